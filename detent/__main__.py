@@ -1,0 +1,9 @@
+"""``python -m detent`` is the ``detent`` command."""
+
+from __future__ import annotations
+
+import sys
+
+from detent.cli import main
+
+sys.exit(main())

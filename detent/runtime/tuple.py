@@ -1,0 +1,254 @@
+"""The commitment tuple: one legal value for every pin and knob of all families, and what it holds for.
+
+A JSON file. Outputs are the same only under the same tuple, so its hash covers everything that could change
+a bit: program texts, the facts they read, the values, and the environment. Parts that are unknown where the
+tuple is written are open (``null``); the first start on the target machine binds them, and the bound tuple's
+hash is the one that counts::
+
+    {"format": 1, "deployment": "...", "hash": "...",
+     "families": {"attention": {"program": "attention", "key": "...", "facts": {"gpu.num_sm": 132, ...},
+                                "pins": {"num_splits": 4, ...}, "knobs": {"split_stride": 256}}},
+     "environment": {"detent": "0.1.0", "kernels": null, "torch": null, ...}}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from detent.runtime.encoding import canonical, sha256, strict_json, write_atomic
+from detent.runtime.errors import BadFile, DetentError, TupleMismatch, UnknownName, shorten
+from detent.runtime.repin import Repin
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+FORMAT = 1
+ENVIRONMENT = ("detent", "kernels", "torch", "triton", "cuda", "gpu", "engine", "model", "weights")
+"""Environment parts: Detent's version, identity of kernel sources or binaries (a string, or one for each kernel),
+library versions, GPU, engine build, model, identity of its weights."""
+FAMILY = ("program", "key", "facts", "pins", "knobs")
+
+
+class Difference:
+    """One part in which a tuple does not match: ``expected`` is the tuple's, ``found`` what is there."""
+
+    __slots__ = ("expected", "found", "part")
+
+    def __init__(self, part: str, expected: Any, found: Any) -> None:
+        self.part, self.expected, self.found = part, expected, found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Difference) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        return f"{self.part}: the tuple has {_shown(self.expected)}, found {_shown(self.found)}"
+
+    def __repr__(self) -> str:
+        return f"Difference({str(self)!r})"
+
+
+class CommitmentTuple:
+    """One tuple; ``families`` and ``environment`` as in the file. Not changed once it is made."""
+
+    def __init__(self, deployment: str, families: Mapping[str, Mapping[str, Any]],
+                 environment: Mapping[str, Any]) -> None:
+        self.deployment = deployment
+        self.families = {name: dict(part) for name, part in families.items()}
+        self.environment = {name: environment.get(name) for name in ENVIRONMENT}
+
+    @classmethod
+    def new(cls, deployment: str, solutions: Mapping[str, Mapping[str, Any]], choices: Mapping[str, Any] | None = None,
+            environment: Mapping[str, Any] | None = None) -> CommitmentTuple:
+        """The whole tuple for a deployment's solutions (``{family: document}``), defaults where nothing is chosen.
+
+        ``choices``: ``{"family.name": value}``; a string is read as the pin's type, as from a command line. Raises
+        UnknownName or NotLegal. Environment parts that are not given stay open.
+        """
+        repins = {family: Repin(document) for family, document in solutions.items()}
+        chosen: dict[str, dict[str, Any]] = {family: {} for family in repins}
+        for place, value in (choices or {}).items():
+            family, dot, name = place.partition(".")
+            if not dot or family not in repins:
+                raise UnknownName("family", family, list(repins), place)
+            chosen[family][name] = repins[family].parse(name, value) if isinstance(value, str) else value
+        families = {}
+        for family, repin in repins.items():
+            assignment = repin.complete(chosen[family])
+            repin.check(assignment)
+            document = repin.document
+            families[family] = {
+                "program": document["program"], "key": document["program_key"], "facts": dict(document["facts"]),
+                "pins": {pin["name"]: assignment[pin["name"]] for pin in document["pins"]},
+                "knobs": {knob["name"]: assignment[knob["name"]] for knob in document["knobs"]},
+            }
+        versions = {document["detent"] for document in solutions.values()}
+        _check_environment(environment or {}, "environment")
+        return cls(deployment, families, {"detent": max(versions, default=None), **(environment or {})})
+
+    @classmethod
+    def load(cls, path: str) -> CommitmentTuple:
+        """The tuple of a file. Raises BadFile, UnknownName for an unknown key, TupleMismatch for a wrong hash."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                content = strict_json(file.read())
+        except OSError as error:
+            raise BadFile(path, error.strerror or "cannot be read", f"write one: detent tuple new {path}") from None
+        except ValueError as error:
+            raise BadFile(path, f"is not JSON: {error}") from None
+        result, stored = _read(path, content)
+        if stored != result.hash:
+            raise TupleMismatch(path, [Difference("hash", stored, result.hash)],
+                                "it was edited after it was written: write a new one with detent tuple new --set")
+        return result
+
+    def content(self) -> dict[str, Any]:
+        """Everything the hash covers."""
+        return {"format": FORMAT, "deployment": self.deployment, "families": self.families,
+                "environment": self.environment}
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON of all parts, open ones included."""
+        return sha256(canonical(self.content()).encode())
+
+    def write(self, path: str) -> None:
+        """Replace the file in one step."""
+        text = json.dumps({**self.content(), "hash": self.hash}, sort_keys=True, indent=2, allow_nan=False)
+        try:
+            write_atomic(path, f"{text}\n".encode(), mode=0o666 & ~_umask(), sync=True)
+        except OSError as error:
+            raise BadFile(path, error.strerror or "cannot be written") from None
+
+    def open_parts(self) -> list[str]:
+        """Environment parts that are still unknown."""
+        return [name for name in ENVIRONMENT if self.environment[name] is None]
+
+    def bind(self, environment: Mapping[str, Any]) -> CommitmentTuple:
+        """The tuple with open parts taken from the environment. Raises TupleMismatch where a known part differs."""
+        _check_environment(environment, "environment")
+        differences = self._environment_differences(environment)
+        if differences:
+            raise TupleMismatch("commitment tuple", differences,
+                                "start in the environment it was bound in, or write a new tuple")
+        bound = {name: environment.get(name) if value is None else value for name, value in self.environment.items()}
+        return CommitmentTuple(self.deployment, self.families, bound)
+
+    def assignment(self, family: str) -> dict[str, Any]:
+        """Pins and knobs of one family. Raises UnknownName."""
+        if family not in self.families:
+            raise UnknownName("family", family, list(self.families), "commitment tuple")
+        part = self.families[family]
+        return {**part["pins"], **part["knobs"]}
+
+    def family_differences(self, family: str, deployment: str, program_key: str,
+                           facts: Mapping[str, Any]) -> list[Difference]:
+        """How one family's solution differs from what the tuple was written for."""
+        if family not in self.families:
+            raise UnknownName("family", family, list(self.families), "commitment tuple")
+        part = self.families[family]
+        differences = [] if deployment == self.deployment else [Difference("deployment", self.deployment, deployment)]
+        if part["key"] != program_key:
+            differences.append(Difference(f"{family}.program ({part['program']})", part["key"], program_key))
+        for name in sorted({*part["facts"], *facts}):
+            old, new = (side.get(name, "not read") for side in (part["facts"], facts))
+            if canonical(old) != canonical(new):
+                differences.append(Difference(f"{family}.facts.{name}", old, new))
+        return differences
+
+    def _environment_differences(self, environment: Mapping[str, Any]) -> list[Difference]:
+        known = [(name, expected, environment[name]) for name, expected in self.environment.items()
+                 if expected is not None and environment.get(name) is not None]
+        return [Difference(f"environment.{name}", expected, found) for name, expected, found in known
+                if canonical(expected) != canonical(found)]
+
+
+def check(commitment: CommitmentTuple, solutions: Mapping[str, Mapping[str, Any]],
+          environment: Mapping[str, Any] | None = None) -> list[Difference]:
+    """Which parts differ from the solutions (``{family: document}``) and, where known on both sides, the environment.
+
+    A family whose program and facts match must also have a legal assignment: a name, value or family too many
+    or missing raises (UnknownName, DetentError, NotLegal). Where they differ, that difference is the answer.
+    """
+    for family in commitment.families:
+        if family not in solutions:
+            raise UnknownName("family", family, list(solutions), "commitment tuple: families")
+    _check_environment(environment or {}, "environment")
+    differences: dict[Difference, None] = {}
+    for family, document in solutions.items():
+        if family not in commitment.families:
+            raise DetentError(f"commitment tuple: families lacks {family}",
+                              f"write one for all families: detent tuple new --deployment {commitment.deployment}")
+        found = commitment.family_differences(family, document["deployment"], document["program_key"],
+                                              document["facts"])
+        if not found:
+            part = commitment.families[family]
+            for kind in ("pins", "knobs"):
+                names = [item["name"] for item in document[kind]]
+                for name in part[kind]:
+                    if name not in names:
+                        raise UnknownName(kind[:-1], name, names, f"commitment tuple: families.{family}.{kind}")
+            Repin(document).check(commitment.assignment(family))
+        differences.update(dict.fromkeys(found))
+    differences.update(dict.fromkeys(commitment._environment_differences(environment or {})))
+    return list(differences)
+
+
+def _read(path: str, content: Any) -> tuple[CommitmentTuple, Any]:
+    """A tuple and its stored hash from parsed JSON; every key is checked."""
+    _check_keys(path, "", content, ("format", "deployment", "families", "environment", "hash"))
+    if content["format"] != FORMAT:
+        raise BadFile(path, f"format {content['format']!r}", f"this Detent reads format {FORMAT}: write a new tuple")
+    if not isinstance(content["deployment"], str) or not isinstance(content["families"], dict):
+        raise BadFile(path, "deployment is not a string or families not an object")
+    for family, part in content["families"].items():
+        _check_keys(path, f"families.{family}", part, FAMILY)
+        for name in ("facts", "pins", "knobs"):
+            for key, value in _object(path, f"families.{family}.{name}", part[name]).items():
+                if not isinstance(value, bool | int | float | str | None):
+                    raise BadFile(path, f"families.{family}.{name}.{key} is no scalar")
+    environment = content["environment"]
+    _check_keys(path, "environment", environment, ENVIRONMENT)
+    _check_environment(environment, f"{path}: environment")
+    return CommitmentTuple(content["deployment"], content["families"], environment), content["hash"]
+
+
+def _object(path: str, place: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadFile(path, f"{place or 'the content'} is not an object")
+    return value
+
+
+def _check_keys(path: str, place: str, value: Any, keys: Iterable[str]) -> None:
+    known = list(keys)
+    for key in _object(path, place, value):
+        if key not in known:
+            raise UnknownName("key", key, known, f"{path}: {place}" if place else path)
+    missing = [key for key in known if key not in value]
+    if missing:
+        raise BadFile(path, f"{place + ' ' if place else ''}lacks {shorten(missing)}", "write it with detent tuple new")
+
+
+def _check_environment(environment: Mapping[str, Any], place: str) -> None:
+    for name, value in environment.items():
+        if name not in ENVIRONMENT:
+            raise UnknownName("part", name, ENVIRONMENT, place)
+        texts = value.values() if isinstance(value, dict) else [value]
+        if value is not None and not all(isinstance(text, str) for text in texts):
+            raise DetentError(f"{place}.{name} is {value!r}", "an environment part is a string or an object of strings")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 or " " in text else f"{text[:20]}..."

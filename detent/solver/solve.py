@@ -1,0 +1,109 @@
+"""``detent.solve``: a program and a deployment in, a Solution out, through the cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from detent.runtime.cache import Entry, Store
+from detent.runtime.deployment import Deployment, load
+from detent.runtime.errors import BadInput, UnknownName
+from detent.runtime.sources import Program, SourceFile, display_name, resolve
+from detent.solver.solution import Solution
+
+if TYPE_CHECKING:
+    from detent.solver.compiled import Compiled, Switches
+
+Progress = Callable[[str], None]
+
+
+def solve(program: str | Callable[..., Any], deployment: str | Deployment, *, ablate: str | None = None,
+          store: Store | None = None, progress: Progress = lambda step: None) -> Solution:
+    """Solve a program for a deployment, or take the solution from the cache.
+
+    ``program``: a name, ``path.py:function``, or the decorated function itself. ``deployment``: a name, the
+    path of a TOML file, or a loaded one. ``ablate`` switches one analysis off (see ``ABLATIONS``); such a
+    solution only reports. ``progress`` is called with the name of each step.
+
+    Raises DetentError (unknown names, bad files), SourceError (the program's text) or AnalysisError (what
+    the analyses refuse); each says in one line where and what to do.
+    """
+    started = time.perf_counter()
+    target = program_of(program)
+    facts = load(deployment) if isinstance(deployment, str) else deployment
+    cache = store if store is not None else Store()
+    parts = [("ablate", ablate)] if ablate else []
+    found = cache.find_solution(target, facts, parts)
+    if isinstance(found, Entry):
+        return Solution(found, cached=True, seconds=time.perf_counter() - started)
+    with cache.lock(cache.key(target, parts)):
+        found = cache.find_solution(target, facts, parts)
+        if isinstance(found, Entry):
+            return Solution(found, cached=True, seconds=time.perf_counter() - started)
+        entry = _solve(program if callable(program) else None, target, facts, ablate, cache, progress)
+    return Solution(entry, cached=False, seconds=time.perf_counter() - started)
+
+
+def program_of(program: str | Callable[..., Any]) -> Program:
+    """Where a program is. Raises UnknownName, or BadInput for a function without a source file."""
+    if isinstance(program, str):
+        return resolve(program)
+    code = getattr(program, "__code__", None)
+    if code is None:
+        raise BadInput(f"{program!r} is not a program", "pass a function decorated with @selection, or its name")
+    return Program(program.__name__, code.co_filename, program.__name__)
+
+
+def switches_of(ablate: str | None) -> Switches:
+    """The switches of an ablation. Raises UnknownName."""
+    from detent.solver.compiled import ABLATIONS, Switches
+
+    if ablate is None:
+        return Switches()
+    if ablate not in ABLATIONS:
+        raise UnknownName("ablation", ablate, list(ABLATIONS))
+    return ABLATIONS[ablate][1]
+
+
+def _solve(function: Callable[..., Any] | None, target: Program, deployment: Deployment, ablate: str | None,
+           cache: Store, progress: Progress) -> Entry:
+    started = time.perf_counter()
+    switches = switches_of(ablate)
+    progress("read the program")
+    from detent.lang.frontend import build_module
+    from detent.lang.load import load_program
+    from detent.solver.compiled import compile_program, relabel
+
+    built = build_module(function if function is not None else load_program(target.id))
+    compiled = compile_program(built.module, deployment.facts, deployment.name, switches, progress)
+    real = {name: path for path, name in ((p, display_name(p, target.path)) for p in built.files)}
+    from detent.dialects.selir.source import display_path, real_path
+
+    shown = {display_path(path): name for name, path in real.items()}
+    relabel(compiled.graph, lambda file: shown.get(file, display_name(real_path(file), target.path)))
+    progress("write the selector")
+    document, graph, unpinned = describe(compiled)
+    document = {**document, "program": target.name, "deployment": deployment.name, "detent": _version(),
+                "seconds": time.perf_counter() - started}
+    files = [SourceFile(name, path, built.texts.get(path)) for name, path in real.items()]
+    return cache.put_solution(target, deployment, [("ablate", ablate)] if ablate else [], compiled.facts_read,
+                              files, document, graph, unpinned)
+
+
+def describe(compiled: Compiled) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """The document, the graph document and the unpinned selector's source of a compiled program."""
+    from detent.passes.lowering import unpinned_source
+    from detent.solver.compiled import without_pins
+    from detent.solver.defaults import default_of
+    from detent.solver.document import document
+    from detent.solver.graph_json import graph_document
+
+    return (document(compiled, default_of(compiled)), graph_document(compiled.graph),
+            unpinned_source(without_pins(compiled.graph), compiled.fails))
+
+
+def _version() -> str:
+    from detent import __version__
+
+    return __version__

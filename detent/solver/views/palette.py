@@ -1,0 +1,21 @@
+"""Colours of the views: red batch-dependent Runtime inputs, purple Unpinnable ones, green pins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+COLOURS: Mapping[str, tuple[str, str]] = {
+    "runtime": ("#fee2e2", "#dc2626"),
+    "unpinnable": ("#f3e8ff", "#9333ea"),
+    "request": ("#cffafe", "#0891b2"),
+    "knob": ("#fef3c7", "#b45309"),
+    "pin": ("#bbf7d0", "#15803d"),
+    "points": ("#dbeafe", "#1d4ed8"),
+    "moving": ("#fecaca", "#b91c1c"),
+    "constant": ("#f1f5f9", "#94a3b8"),
+}
+"""Fill and outline of a box; text on them is black."""
+
+TINTS = ("#e11d48", "#9333ea", "#2563eb", "#ea580c", "#0891b2", "#ca8a04", "#db2777", "#4f46e5", "#b45309", "#0d9488",
+         "#7c3aed", "#be123c")
+"""Hues for the sets of inputs a value derives from, most frequent set first."""

@@ -1,0 +1,1 @@
+"""The dialects: SelIR, in which a kernel selection is written down while it is compiled."""

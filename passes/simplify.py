@@ -1,0 +1,307 @@
+"""``selir-simplify``: fold and simplify a straight-line program in one forward sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.context import Context as XContext
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from detent.dialects.selir.scalar import SCALAR_OPS, ConstantOp, LookupOp, ScalarOp
+from detent.dialects.selir.semantics import SEMANTICS, evaluate, look_up
+from detent.dialects.selir.structure import AssumeOp, ConditionOp, InputOp, KnobOp, PinOp, ProgramOp
+from detent.dialects.selir.types import TYPES, ValueAttr, constant_key, type_name
+from detent.passes import rules
+from detent.passes.correlate import Correlation
+from detent.passes.domains import BOOLS, Abstract, Interval, hull, may_fail, transfer
+from detent.passes.errors import AnalysisError, UnboundedInput
+from detent.passes.flatten import Flattened
+from detent.passes.input_domains import input_domains
+from detent.passes.narrow import narrow
+from detent.passes.rules import Options
+
+Domain = range | tuple[Any, ...]
+
+
+def program_domains(program: ProgramOp) -> dict[str, Domain]:
+    """Input domains by input name, read off the assumes; raises AnalysisError where they give none."""
+    graph = Flattened(program, assumes_only=True).graph
+    return {graph.data[node].name: domain for node, domain in input_domains(graph).items()}
+
+
+class Simplifier:
+    """One forward sweep: every operation is folded, rewritten, merged with an equal one, or kept.
+
+    ``domains`` gives input domains by name; inputs without one are unknown. Assumes are simplified
+    without them, since they are what the domains come from. A condition's own values are merged among
+    themselves only.
+    """
+
+    def __init__(self, program: ProgramOp, options: Options, domains: dict[str, Domain]) -> None:
+        self.program, self.options, self.domains = program, options, domains
+        self.correlation = Correlation() if options.value_sets else None
+        self._abstract: dict[SSAValue, Abstract] = {}
+        self._constants: dict[Any, SSAValue] = {}
+        self._known: dict[SSAValue, tuple[Any]] = {}
+        self._seen: dict[Any, SSAValue] = {}
+        self._cursor: Operation | None = None
+        self._own: set[SSAValue] | None = None
+        self._blind = False
+
+    def run(self) -> None:
+        """Simplify the program in place."""
+        self._block(self.program.block)
+
+    def _block(self, block: Block) -> None:
+        for op in list(block.ops):
+            self._cursor = op
+            if isinstance(op, ConstantOp):
+                self._register_constant(op)
+            elif isinstance(op, (ScalarOp, LookupOp)):
+                self._visit(op)
+            elif isinstance(op, InputOp):
+                self._abstract[op.res] = self._limit(self._input(op))
+            elif isinstance(op, KnobOp):
+                self._abstract[op.res] = self._limit(frozenset(op.choices.data))
+            elif isinstance(op, PinOp):
+                self._abstract[op.res] = self._abstract.get(op.value)
+            elif isinstance(op, ConditionOp):
+                self._condition(op)
+
+    def _condition(self, op: ConditionOp) -> None:
+        """Simplify what a condition computes itself.
+
+        Values it names stay opaque: after the cut each may be pinned by itself, so how they were computed,
+        and that two of them move together, says nothing about them any more.
+        """
+        outer = self._seen, self._own, self._blind, self.correlation
+        self._seen, self._own, self._blind = {}, set(), isinstance(op, AssumeOp)
+        self.correlation = Correlation() if self.options.value_sets and not self._blind else None
+        self._block(op.body.block)
+        self._seen, self._own, self._blind, self.correlation = outer
+
+    def _input(self, op: InputOp) -> Abstract:
+        domain = self.domains.get(op.input_name.data)
+        if domain is None or len(domain) == 0:
+            return BOOLS if type_name(op.res.type) == "bool" else None
+        if isinstance(domain, range) and len(domain) > 1024:
+            return Interval(min(domain[0], domain[-1]), max(domain[0], domain[-1]))
+        return frozenset(domain)
+
+    def _register_constant(self, op: ConstantOp) -> None:
+        kind = type_name(op.res.type)
+        key = (kind, constant_key(op.value.data))
+        old = self._constants.setdefault(key, op.res)
+        self._known[op.res] = (op.value.data,)
+        self._abstract[op.res] = frozenset((op.value.data,))
+        if old is not op.res:
+            op.res.replace_all_uses_with(old)
+            op.detach()
+            op.erase()
+
+    @property
+    def sets(self) -> Mapping[SSAValue, Abstract]:
+        """What each value was found to be able to take."""
+        return self._abstract
+
+    # -- what rules may ask ---------------------------------------------------------------------------
+
+    def known(self, value: SSAValue) -> tuple[Any] | None:
+        """The constant a value is, in a 1-tuple; None if it is not one."""
+        return self._known.get(value)
+
+    def abstract(self, value: SSAValue) -> Abstract:
+        """The values that a value can take."""
+        if self._blind and value not in self._known:
+            return None
+        return self._abstract.get(value)
+
+    def definition(self, value: SSAValue) -> tuple[str, tuple[SSAValue, ...]]:
+        """The operation kind that defines a value, with its operands; ``("", ())`` if it is not scalar."""
+        owner = value.owner
+        if not isinstance(owner, ScalarOp) or (self._own is not None and value not in self._own):
+            return "", ()
+        return owner.kind, owner.scalars
+
+    def constant(self, value: Any, type: str) -> SSAValue:
+        """A constant at the program's top, shared by the whole program."""
+        key = (type, constant_key(value))
+        found = self._constants.get(key)
+        if found is None:
+            op = ConstantOp.create(result_types=[TYPES[type]], properties={"value": ValueAttr(value)},
+                                   location=self._cursor.location if self._cursor else None)
+            first = self.program.block.first_op
+            assert first is not None
+            self.program.block.insert_op_before(op, first)
+            found = self._constants[key] = op.res
+            self._known[found] = (value,)
+            self._abstract[found] = frozenset((value,))
+        return found
+
+    def build(self, kind: str, operands: Sequence[SSAValue], type: str) -> SSAValue:
+        """A simplified operation: an existing value where there is one, else a new one before the cursor."""
+        found = self._reduce(kind, operands, type, None)
+        if found is not None:
+            return found
+        assert self._cursor is not None
+        op = SCALAR_OPS[kind].create(operands=operands, result_types=[TYPES[type]], location=self._cursor.location)
+        block = self._cursor.parent
+        assert block is not None
+        block.insert_op_before(op, self._cursor)
+        return self._keep(op.results[0], kind, operands, type, None)
+
+    # -- one operation --------------------------------------------------------------------------------
+
+    def _visit(self, op: ScalarOp | LookupOp) -> None:
+        result = op.results[0]
+        type = type_name(result.type)
+        if isinstance(op, LookupOp):
+            kind, operands = "lookup", (op.key,)
+        else:
+            kind, operands = op.kind, op.scalars
+        guard = op.guard_value
+        if guard is not None and self._guard_is_idle(op, kind, operands, guard):
+            op.operands = operands
+            guard = None
+        if isinstance(op, LookupOp):
+            found = self._lookup(op, guard, type)
+        else:
+            found = self._reduce(kind, operands, type, guard)
+        if found is None:
+            self._keep(result, kind if kind != "lookup" else ("lookup", op.properties["table"]), operands, type, guard)
+            return
+        if result.name_hint and not isinstance(found.owner, (InputOp, KnobOp, ConstantOp)):
+            found.name_hint = result.name_hint
+        result.replace_all_uses_with(found)
+        op.detach()
+        op.erase()
+
+    def _guard_is_idle(self, op: Operation, kind: str, operands: Sequence[SSAValue], guard: SSAValue) -> bool:
+        decided = self.known(guard)
+        if decided is not None:
+            return True
+        values = [self.abstract(v) for v in operands]
+        if isinstance(op, LookupOp):
+            return isinstance(values[0], frozenset) and values[0] <= {k for k, _ in op.table.data}
+        return not may_fail(kind, values)
+
+    def _reduce(self, kind: str, operands: Sequence[SSAValue], type: str, guard: SSAValue | None) -> SSAValue | None:
+        constants = [self._known.get(v) for v in operands]
+        if all(c is not None for c in constants):
+            return self.constant(evaluate(kind, [c[0] for c in constants if c is not None], type), type)
+        found = rules.apply(self, kind, operands, type)
+        if found is not None:
+            return found
+        if self.options.cse:
+            found = self._seen.get(self._key(kind, operands, guard))
+            if found is not None:
+                return found
+        abstract = self._transfer(kind, operands, type)
+        if abstract is not None:
+            bounds = hull(abstract) if not isinstance(abstract, frozenset) else None
+            if isinstance(abstract, frozenset) and len(abstract) == 1:
+                return self.constant(next(iter(abstract)), type)
+            if bounds is not None and type == "int" and bounds.low == bounds.high:
+                return self.constant(bounds.low, type)
+        return None
+
+    def _lookup(self, op: LookupOp, guard: SSAValue | None, type: str) -> SSAValue | None:
+        pairs = op.table.data
+        key = self.known(op.key)
+        if key is not None:
+            return self.constant(look_up(pairs, key[0]), type)
+        reachable = self.abstract(op.key)
+        values = {constant_key(v) for k, v in pairs if not isinstance(reachable, frozenset) or k in reachable}
+        if len(values) == 1 and (self.options.value_sets or len({constant_key(v) for _, v in pairs}) == 1):
+            return self.constant(next(v for _, v in pairs if constant_key(v) in values), type)
+        if self.options.cse:
+            return self._seen.get(self._key(("lookup", op.properties["table"]), (op.key,), guard))
+        return None
+
+    def _key(self, kind: Any, operands: Sequence[SSAValue], guard: SSAValue | None) -> Any:
+        ids = [id(v) for v in operands]
+        if isinstance(kind, str) and SEMANTICS[kind].commutes:
+            ids.sort()
+        return (kind, *ids, id(guard) if guard is not None else 0)
+
+    def _keep(self, result: SSAValue, kind: Any, operands: Sequence[SSAValue], type: str,
+              guard: SSAValue | None) -> SSAValue:
+        self._seen[self._key(kind, operands, guard)] = result
+        if self._own is not None:
+            self._own.add(result)
+        if isinstance(kind, str):
+            abstract = self._transfer(kind, operands, type)
+        else:
+            abstract = self._rows(kind[1].data, self.abstract(operands[0]))
+        self._abstract[result] = self._limit(abstract)
+        if self.correlation is not None:
+            exact = self.correlation.record(result, kind, operands, type, self._abstract)
+            if exact is not None:
+                self._abstract[result] = self._limit(exact)
+        return result
+
+    def _transfer(self, kind: str, operands: Sequence[SSAValue], type: str) -> Abstract:
+        values = [self.abstract(v) for v in operands]
+        if kind == "select" and not self._blind and self.options.ranges:
+            for arm, truth in ((1, True), (2, False)):
+                values[arm] = narrow(self, operands[arm], values[arm], operands[0], truth)
+        if self.correlation is not None:
+            exact = self.correlation.evaluate(kind, operands, type, self._abstract)
+            if exact is not None:
+                return exact
+        return self._limit(transfer(kind, values, type))
+
+    @staticmethod
+    def _rows(pairs: Sequence[tuple[Any, Any]], reachable: Abstract) -> Abstract:
+        found = [v for k, v in pairs if not isinstance(reachable, frozenset) or k in reachable]
+        return frozenset(found or [pairs[0][1]])
+
+    def _limit(self, value: Abstract) -> Abstract:
+        """Forget what the options switch off."""
+        if isinstance(value, frozenset) and len(value) > 1 and not self.options.value_sets:
+            value = hull(value) if value != BOOLS else BOOLS
+        if value is not None and not isinstance(value, frozenset) and not self.options.ranges:
+            return None
+        return value
+
+
+def simplify(program: ProgramOp, options: Options, *, strict: bool = False) -> None:
+    """Simplify a program; ``strict`` raises AnalysisError where an input has no domain."""
+    domains: dict[str, Domain] = {}
+    try:
+        domains = program_domains(program)
+    except AnalysisError as error:
+        if strict or not isinstance(error, UnboundedInput):
+            raise
+    Simplifier(program, options, domains).run()
+
+
+def programs_of(module: ModuleOp) -> list[ProgramOp]:
+    """All programs of a module."""
+    return [op for op in module.body.block.ops if isinstance(op, ProgramOp)]
+
+
+@dataclass(frozen=True)
+class Simplify(ModulePass):
+    """Fold constants and simplify with range facts, value sets, equal arms, boolean algebra and identities.
+
+    Each option switches one group off. Input domains come from the program's assumes.
+    """
+
+    name = "selir-simplify"
+    ranges: bool = True
+    value_sets: bool = True
+    equal_arms: bool = True
+    boolean: bool = True
+    identities: bool = True
+    cse: bool = True
+
+    def apply(self, ctx: XContext, op: ModuleOp) -> None:
+        options = Options(self.ranges, self.value_sets, self.equal_arms, self.boolean, self.identities, self.cse)
+        for program in programs_of(op):
+            simplify(program, options)
+

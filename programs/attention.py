@@ -1,0 +1,112 @@
+"""``attention``: what Detent runs in both engines.
+
+It decides as the engine's own FlashAttention-3 does and hands the result to kernels with a fixed split stride: split
+``i`` covers KV tokens ``[i * split_stride, (i + 1) * split_stride)`` whatever the batch holds. That changes two
+things. The heuristic's limits of 128 splits and of the number of SMs give way to the kernel's own 256, and the
+device no longer counts splits: a request has as many as its length fills.
+"""
+
+from __future__ import annotations
+
+from detent.lang import Runtime, Unpinnable, assume, knob, record, require, selection
+from detent.programs.fa3 import (
+    cdiv,
+    decide,
+    element_bytes,
+    head_dims_exist,
+    model_tile,
+    needs_causal,
+    needs_local,
+    one_prepare_block,
+    packs,
+    rank_heads,
+    rank_kv_heads,
+    seqlen_k,
+)
+from detent.programs.facts import Engine, Gpu, Limits, Model, Parallel
+
+KERNEL_SPLITS = 256  # splits that the split kernel and its combine take
+STRIDES = (256, 512, 1024, 2048, 4096, 8192, 16384)  # KV tokens
+
+
+@record
+class Call:
+    """One attention call. In a replayed graph these are the graph's padded sizes."""
+
+    b: Unpinnable[int]  # sequences: sizes the grid
+    max_seqlen_q: Unpinnable[int]  # query tokens of the longest: sizes the grid
+    max_seqlen_k: Unpinnable[int]  # KV tokens of the longest
+    total_q: Unpinnable[int]  # query tokens: sizes the buffers
+    table_width: Unpinnable[int]  # pages a row of the page table has
+    in_graph: Runtime[bool]  # captured or replayed in a whole CUDA graph
+
+
+@selection(family="attention")
+def attention(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, limits: Limits,
+              call: Call) -> dict[str, object]:
+    """19 template parameters of the kernel and 7 launch values."""
+    assume(1 <= call.b <= limits.max_num_seqs)
+    assume(1 <= call.max_seqlen_q <= limits.max_num_batched_tokens)
+    assume(1 <= call.max_seqlen_k <= limits.max_context)
+    assume(1 <= call.total_q <= limits.max_num_batched_tokens)
+    assume(1 <= call.table_width <= cdiv(limits.max_context, engine.page_size))
+    assume(call.max_seqlen_q <= call.max_seqlen_k)
+    assume(call.max_seqlen_q <= call.total_q)
+    assume(call.b <= call.total_q)
+    assume(call.max_seqlen_k <= call.table_width * engine.page_size)
+    require(gpu.arch == 90, "the rules are those of sm_90")
+    require(engine.name in ("vllm", "sglang"), "the rules are vLLM's and SGLang's")
+    require(model.num_attention_heads % parallel.tensor_parallel == 0, "ranks have equal numbers of query heads")
+    require(rank_heads(model, parallel) % rank_kv_heads(model, parallel) == 0, "KV heads serve equal groups")
+    require(head_dims_exist(model, engine), "kernels for these head dims exist")
+
+    split_stride = knob("split_stride", STRIDES, default=256)
+    keys = seqlen_k(engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)
+    is_causal, is_local, one_wg, gathered, num_splits = decide(
+        model, parallel, gpu, engine, call.b, call.total_q, call.max_seqlen_q, keys, KERNEL_SPLITS, KERNEL_SPLITS)
+    block_m, block_n, from_registers, overlap = model_tile(model, engine, is_causal, is_local, gathered, one_wg)
+    split = num_splits > 1
+    pack = packs(model, parallel, engine, is_local, gathered, num_splits, call.max_seqlen_q, block_m)
+    pdl = one_prepare_block(call.b)
+
+    require(1 <= num_splits <= KERNEL_SPLITS, "the kernel takes at most 256 splits")
+    require(num_splits == 1 or num_splits * split_stride >= limits.max_context, "the splits cover the longest request")
+    require(num_splits == 1 or split_stride % block_n == 0, "splits begin at a KV block")
+    require(not one_wg or (model.head_dim in (64, 128) and model.head_dim_v == model.head_dim),
+            "one-warpgroup kernels exist for head dims 64 and 128")
+    require(not pdl or one_prepare_block(call.b), "the dependent launch waits for one prepare block")
+    require(pack or not (split or gathered), "split and gathering kernels exist packed only")
+    require(gathered or engine.page_size % block_n == 0, "TMA reads whole KV blocks of a page")
+    require(not (is_causal and is_local), "a kernel has one mask")
+    require(is_causal or is_local or not needs_causal(model, call.max_seqlen_q, seqlen_k(
+        engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)), "no query sees later keys")
+    require(is_local or not needs_local(model, call.max_seqlen_q, seqlen_k(
+        engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)), "no query sees past its window")
+    return {
+        "arch": gpu.arch,
+        "head_dim": model.head_dim,
+        "head_dim_v": model.head_dim_v,
+        "cluster_m": 1,
+        "element": "e4m3" if element_bytes(engine) == 1 else "bf16",
+        "element_out": "bf16",
+        "is_causal": is_causal,
+        "is_local": is_local,
+        "has_softcap": model.softcap > 0.0,
+        "varlen": True,
+        "paged_kv_non_tma": gathered,
+        "append_kv": False,
+        "has_qv": False,
+        "only_qv": False,
+        "pack_gqa": pack,
+        "split": split,
+        "v_colmajor": False,
+        "use_one_mma_wg": one_wg,
+        "sparse": False,
+        "num_splits": num_splits,
+        "split_stride": split_stride,
+        "use_dynamic_split": False,
+        "prepare_varlen_pdl": pdl,
+        "varlen_sort_batches": engine.name == "sglang" and not is_local,
+        "head_swizzle": is_causal or is_local,
+        "num_sm": gpu.num_sm,
+    }

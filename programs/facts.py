@@ -1,0 +1,80 @@
+"""Deployment facts that the programs share. ``class Gpu`` reads section ``[gpu]`` of a deployment, and so on.
+
+Facts are primary: whole-model shapes under the names of the model's ``config.json``, and degrees of parallelism.
+What one rank has is worked out in the programs.
+"""
+
+from __future__ import annotations
+
+from detent.lang import Table, record
+
+
+@record
+class Model:
+    """The transformer, before it is spread over GPUs."""
+
+    name: str
+    dtype: str  # of weights and activations: "bf16"
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int  # of queries and keys
+    head_dim_v: int  # of values
+    causal: bool
+    window_left: int  # tokens a query sees before its own, -1: all
+    window_right: int  # and after its own, -1: all
+    softcap: float  # of attention scores, 0.0: none
+
+
+@record
+class Moe:
+    """The expert layers. A dense model's deployment has no such section."""
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    hidden_act: str
+    quantization: str  # of the experts' weights: "none", "fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16"
+    apply_router_weight_on_input: bool
+    table: Table | None  # the engine's tuned configurations by token count; absent: its default rule
+
+
+@record
+class Parallel:
+    """How the model is spread over GPUs."""
+
+    tensor_parallel: int
+    expert_parallel: bool  # whole experts on each rank of the tensor-parallel group instead of slices of all
+
+
+@record
+class Gpu:
+    """One GPU."""
+
+    name: str
+    arch: int  # compute capability without its dot: 90
+    num_sm: int
+    shared_memory: int  # bytes a thread block can have
+
+
+@record
+class Engine:
+    """The engine and those of its settings that its selections read."""
+
+    name: str  # "vllm" or "sglang"
+    version: str
+    page_size: int  # tokens in a page of the KV cache
+    kv_cache_dtype: str  # "bf16" or "e4m3"
+    full_graphs: bool  # decode batches replay whole CUDA graphs
+    max_capture_size: int  # tokens in the largest captured graph
+    graph_splits: int  # attention splits asked for where a graph may replay, 0: the heuristic's
+    fused_moe_sum_all_reduce: bool  # SGLang: experts' sum and all-reduce in one kernel, with atomics
+
+
+@record
+class Limits:
+    """What the scheduler keeps to."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_context: int  # tokens of the longest request, prompt and output

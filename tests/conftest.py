@@ -1,0 +1,27 @@
+"""What every test shares: no test touches the user's cache, and no property test fails on time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("detent", deadline=None)
+settings.load_profile("detent")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Point the cache, also that of child processes, at a folder of this test run (of this worker under xdist)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DETENT_CACHE_DIR", os.fspath(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return Path(__file__).resolve().parents[1]

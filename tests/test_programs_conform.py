@@ -1,0 +1,125 @@
+"""The transcribed helpers against outputs recorded from the engines' own FlashAttention-3 libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detent.programs import fa3, fa3_conform, fa3_tiles
+from detent.programs.attention import attention
+from detent.programs.fa3_vllm_stock import fa3_vllm_stock
+from detent.tools.conform import conform
+
+GOLDEN = Path(__file__).parent / "golden"
+
+CONFORM = (
+    (fa3_conform.HOST_COLUMNS, fa3_conform.HOST_OUTPUTS, partial(fa3_conform.host_row, "sglang")),
+    (fa3_conform.TILE_COLUMNS, fa3_conform.TILE_OUTPUTS, partial(fa3_conform.tile_row, "sglang")),
+)
+
+
+def sglang() -> None:
+    """Stands for SGLang's FlashAttention-3, whose rules ``attention`` uses; this module's CONFORM belongs to it."""
+
+
+@pytest.mark.parametrize(("program", "name", "rows"), [
+    (fa3_vllm_stock, "fa3_vllm-0.26.0.csv", 3000),
+    (fa3_vllm_stock, "fa3_tiles_vllm-0.26.0.csv", 3552),
+    (sglang, "fa3_sglang-0.5.17.csv", 3000),
+    (sglang, "fa3_tiles_sglang-0.5.17.csv", 3552),
+])
+def test_no_mismatch(program: Callable[..., object], name: str, rows: int) -> None:
+    report = conform(program, GOLDEN / name)
+    assert (report.rows, report.points, report.mismatches, report.first) == (rows, 4 * rows, 0, [])
+    assert str(report) == f"{4 * rows} points, 0 mismatches"
+
+
+def test_the_engines_differ() -> None:
+    """Otherwise a helper could ignore which engine it works for."""
+    report = conform(fa3_vllm_stock, GOLDEN / "fa3_sglang-0.5.17.csv")
+    assert report.mismatches > 1000 and len(report.first) == 5
+    assert conform(sglang, GOLDEN / "fa3_tiles_vllm-0.26.0.csv").mismatches > 1000
+
+
+@pytest.fixture(scope="module")
+def some_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every third recorded call of vLLM."""
+    lines = (GOLDEN / "fa3_vllm-0.26.0.csv").read_bytes().splitlines(keepends=True)
+    path = tmp_path_factory.mktemp("golden") / "some.csv"
+    path.write_bytes(b"".join([lines[0], *lines[1::3]]))
+    return path
+
+
+@pytest.mark.parametrize(("module", "constant", "value"), [
+    (fa3, "OCCUPIED", 0.81),
+    (fa3, "EFFICIENT", 0.86),
+    (fa3, "FEW_BLOCKS", 5),
+    (fa3, "ONE_WG_ROWS", 56),
+    (fa3, "L2_BYTES", 40 * 1024 * 1024),
+    (fa3, "PACK_GAIN", 0.2),
+    (fa3_conform, "STOCK_SPLITS", 100),
+    (fa3, "cdiv", lambda a, b: a // b),
+    (fa3, "f32", float),
+])
+def test_a_wrong_constant_is_noticed(monkeypatch: pytest.MonkeyPatch, some_rows: Path, module: Any, constant: str,
+                                     value: object) -> None:
+    assert conform(fa3_vllm_stock, some_rows).mismatches == 0
+    monkeypatch.setattr(module, constant, value)
+    assert conform(fa3_vllm_stock, some_rows).mismatches > 0
+
+
+def test_a_wrong_tile_is_noticed(monkeypatch: pytest.MonkeyPatch, some_rows: Path) -> None:
+    monkeypatch.setattr(fa3_tiles, "vllm_16bit", fa3_tiles.sglang_16bit)
+    assert conform(fa3_vllm_stock, GOLDEN / "fa3_tiles_vllm-0.26.0.csv").mismatches > 0
+
+
+def test_one_wrong_cell_is_found(tmp_path: Path) -> None:
+    lines = (GOLDEN / "fa3_tiles_vllm-0.26.0.csv").read_text().splitlines()
+    assert lines[4].endswith(",192,160,0,0")
+    lines[4] = lines[4].removesuffix("160,0,0") + "144,0,0"
+    path = tmp_path / "tiles.csv"
+    path.write_text("\n".join(lines[:40]))
+    seen: list[int] = []
+    report = conform(fa3_vllm_stock, path, seen.append)
+    assert (report.rows, report.points, report.mismatches) == (39, 156, 1)
+    assert seen == list(range(1, 40))
+    assert str(report.first[0]) == (
+        "line 5: ->kBlockN is 144, the program says 160 (headdim=32, headdim_v=32, is_causal=0, is_local=1, "
+        "elem_bytes=2, v_colmajor=0, paged_non_tma=0, softcap=0, use_one_mma_wg=0)")
+
+
+HEADER = ",".join((*fa3_conform.TILE_COLUMNS, *(f"->{name}" for name in fa3_conform.TILE_OUTPUTS)))
+ROW = "32,32,0,0,2,0,0,0,0,192,192,0,1"
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"", "is empty; give a CSV table"),
+    (HEADER.encode(), "no rows below the header"),
+    (b"\x89PNG\r\n\x1a\n\x00\xff", "is not CSV"),
+    (b'a,"b\n', "is not CSV"),
+    (b"a,b\n1,2\n", "no column's name starts with '->'"),
+    (b"a,->b\n1,2\n", "nothing computes b; the program computes ->use_one_mma_wg_ref"),
+    (f"{HEADER.replace('is_local,', '')}\n".encode(), "columns is_local are missing"),
+    (f"{HEADER.replace(',->kBlockN', '')}\n".encode(), "columns ->kBlockN are missing"),
+    (f"{HEADER},->kBlockK\n{ROW},1\n".encode(), "nothing computes kBlockK; drop"),
+    (f"{HEADER},softcap\n{ROW},0\n".encode(), "two columns are named softcap"),
+    (f"{HEADER}\n{ROW}\n{ROW},1\n".encode(), r":3: 14 cells under 13 columns"),
+    (f"{HEADER}\n{ROW.replace('192', 'wide')}\n".encode(), r":2: ->kBlockM is 'wide'; write an integer"),
+])
+def test_a_bad_file_is_one_clear_error(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        conform(fa3_vllm_stock, path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_program_without_rows(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="No such file or directory; give the path of a CSV file"):
+        conform(fa3_vllm_stock, tmp_path / "none.csv")
+    with pytest.raises(ValueError, match="attention names nothing to compare; define CONFORM"):
+        conform(attention, GOLDEN / "fa3_vllm-0.26.0.csv")

@@ -1,0 +1,191 @@
+"""Selectors: points, checks, memory; repinning and what it refuses."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+import pytest
+from runtime_fixture import DEFAULT, UNPINNED, document
+
+from detent.dialects.selir import semantics
+from detent.runtime import selector as selectors
+from detent.runtime.errors import BadInput, DetentError, NotLegal, UnknownName, Violation
+from detent.runtime.repin import Repin, repin
+from detent.runtime.selector import Selector, UnpinnedSelector
+
+
+@pytest.fixture
+def selector() -> Selector:
+    return Repin(document())(DEFAULT)
+
+
+class Indexed:
+    """An integer of another library: equal to and hashed like Python's."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return self.value == other
+
+
+def test_points_are_constants_and_request_inputs(selector: Selector) -> None:
+    assert selector(700, True) == {"kernel": "long", "splits": 4, "stride": 256, "mask": True}
+    assert selector.call(masked=False, rows=1)["mask"] is False
+    assert dict(selector.points_schema) == {"kernel": "str", "splits": "int", "stride": "int", "mask": "bool"}
+    assert dict(selector.assignment) == DEFAULT and "⟦" not in selector.source
+
+
+def test_points_cannot_be_changed_and_equal_ones_are_shared(selector: Selector) -> None:
+    points = selector(3, True)
+    with pytest.raises(TypeError):
+        points["splits"] = 2  # type: ignore[index]
+    assert selector(3, True) is points and selector(4, True) is points
+    assert selector(4, False) is not points
+
+
+def test_violation_says_everything_and_is_not_remembered(selector: Selector) -> None:
+    for _ in range(2):
+        with pytest.raises(Violation) as caught:
+            selector(1025, True)
+        error = caught.value
+        assert (error.kind, error.source, error.text) == ("assume", "tile.py:8", "1 <= call.rows <= limits.rows")
+        assert error.inputs == {"rows": 1025, "masked": True}
+        assert "tile.py:8: assume does not hold [1 <= call.rows <= limits.rows] with rows=1025, masked=True; " in str(error)
+        assert "correct the deployment's fact" in error.remedy
+    narrow = Repin(document())({**DEFAULT, "splits": 1})
+    with pytest.raises(Violation, match="splits cover the rows .* commit to other values for splits, stride"):
+        narrow(257, False)
+    assert narrow(256, False)["splits"] == 1
+
+
+def test_errors_survive_pickling(selector: Selector) -> None:
+    with pytest.raises(Violation) as violation:
+        selector(0, True)
+    with pytest.raises(UnknownName) as unknown:
+        selector.call(row=1, masked=True)
+    with pytest.raises(NotLegal) as illegal:
+        Repin(document())({**DEFAULT, "splits": 1, "stride": 128})
+    for error in (violation.value, unknown.value, illegal.value):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error) and str(copy) == str(error) and vars(copy) == vars(error)
+
+
+def test_inputs_are_checked_against_the_signature(selector: Selector) -> None:
+    with pytest.raises(BadInput, match=r"takes 2 inputs, not 1; their order is rows, masked"):
+        selector(1)
+    with pytest.raises(UnknownName, match="unknown input 'row'; did you mean 'rows'"):
+        selector.call(row=1, masked=True)
+    with pytest.raises(BadInput, match="no value for input masked"):
+        selector.call(rows=1)
+    for bad in (1.0, "1", None, True, [1]):
+        with pytest.raises(BadInput, match="input rows is .* pass one of type int"):
+            selector(bad, True)
+    with pytest.raises(BadInput, match="input masked is 1 of type int"):
+        selector(1, 1)
+    assert selector(Indexed(5), True) is selector(5, True)
+
+
+def test_memory_is_bounded_and_recent_inputs_stay(selector: Selector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selectors, "SEEN", 8)
+    calls: list[int] = []
+    function = selector.function
+
+    def counted(rows: int, masked: bool) -> Any:
+        calls.append(rows)
+        return function(rows, masked)
+
+    selector.function = counted
+    for rows in range(1, 200):
+        selector(rows, True)
+        selector(1000, True)
+        assert len(selector._seen) + len(selector._old) <= 16
+    assert len(calls) < 200 + 2 and len(selector._results) <= 8
+    assert calls.count(1000) == 1
+
+
+def test_float_points_that_compare_equal_are_kept_apart() -> None:
+    source = "def select(x):\n    return {'y': x}\n"
+    selector = Selector("p", [("x", "float")], [("y", "float")], [], source, {})
+    assert str(selector(0.0)["y"]) == "0.0"
+    selector._seen.clear()
+    assert str(selector(-0.0)["y"]) == "-0.0"
+
+
+@pytest.mark.parametrize("value", [0.1, -0.0, 16777217.0, 3.5e38, -1e39, float("inf"), 1e-46])
+def test_single_precision_is_the_compilers(value: float) -> None:
+    assert struct.pack("d", selectors.round32(value)) == struct.pack("d", semantics.round32(value))
+    selector = Selector("p", [("x", "f32")], [("y", "f32")], [], "def select(x):\n    return {'y': f32(x + x)}\n", {})
+    single = semantics.round32(value)
+    assert selector(value)["y"] == semantics.round32(single + single)
+
+
+def test_repin_swaps_constants() -> None:
+    make = Repin(document())
+    assert make({"small": True, "splits": 4, "stride": 128})(1, True) == {
+        "kernel": "short", "splits": 4, "stride": 128, "mask": True}
+    assert repin(document(), DEFAULT)(1, True)["stride"] == 256
+    assert make.complete({"splits": 2}) == {"small": False, "splits": 2, "stride": 256}
+
+
+def test_repin_names_the_require_and_a_witness() -> None:
+    with pytest.raises(NotLegal) as caught:
+        Repin(document())({"small": False, "splits": 2, "stride": 128})
+    error = caught.value
+    assert error.condition is not None and error.condition["text"] == "call.rows <= splits * stride"
+    assert error.witness == {"rows": 257, "masked": True}
+    assert "tile.py:12: require call.rows <= splits * stride" in str(error)
+    assert "with rows=257, masked=True; with the rest as it is, legal for splits: 4" in str(error)
+
+
+def test_repin_refuses_what_is_no_assignment() -> None:
+    make = Repin(document())
+    with pytest.raises(NotLegal, match=r"tile.splits: 3 is no value of this pin; its values are 1, 2, 4"):
+        make({**DEFAULT, "splits": 3})
+    with pytest.raises(NotLegal, match="tile.stride: 64 is no value of this knob"):
+        make({**DEFAULT, "stride": 64})
+    with pytest.raises(NotLegal, match="tile.splits: True is no value"):
+        make({**DEFAULT, "splits": True})
+    with pytest.raises(NotLegal, match="tile.small: 1 is no value"):
+        make({**DEFAULT, "small": 1})
+    with pytest.raises(UnknownName, match="unknown pin or knob 'split'; did you mean 'splits'"):
+        make({**DEFAULT, "split": 1})
+    with pytest.raises(DetentError, match="no value for stride"):
+        make({"small": True, "splits": 4})
+
+
+def test_a_program_without_legal_assignment() -> None:
+    nothing = document()
+    nothing["default"] = None
+    nothing["components"][1]["legal"] = []
+    with pytest.raises(NotLegal, match="no assignment is legal on toy-h100"):
+        Repin(nothing).complete({})
+    with pytest.raises(NotLegal, match="nothing is legal here"):
+        Repin(nothing).check(DEFAULT)
+
+
+def test_values_from_a_command_line() -> None:
+    make = Repin(document())
+    assert make.parse("splits", "4") == 4 and make.parse("small", "true") is True and make.parse("small", "False") is False
+    with pytest.raises(NotLegal, match="'4.0' is no value of type int it can take; its values are 1, 2, 4"):
+        make.parse("splits", "4.0")
+
+
+def test_unpinned_selector_reports_requires_and_enforces_assumes() -> None:
+    free = UnpinnedSelector(document(), UNPINNED)
+    assert free(64, True) == ({"kernel": "short", "splits": 1, "stride": 256, "mask": True}, ())
+    assert UnpinnedSelector(document(), UNPINNED, {"stride": 128})(300, True)[1] == (1,)
+    with pytest.raises(Violation, match="tile.py:8: assume does not hold"):
+        free(2000, True)
+    with pytest.raises(BadInput, match="knob stride is 64; its values are 128, 256"):
+        UnpinnedSelector(document(), UNPINNED, {"stride": 64})
+    with pytest.raises(UnknownName, match="unknown knob 'strid'"):
+        UnpinnedSelector(document(), UNPINNED, {"strid": 64})

@@ -1,0 +1,1 @@
+"""Developers' tools, ``detent-opt`` first among them."""
