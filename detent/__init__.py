@@ -8,13 +8,14 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from detent.runtime import load_selector
-    from detent.solver import Solution, solve
+    from detent.runtime.load import load_selector
+    from detent.solver.solution import Solution
+    from detent.solver.solve import solve
 
 __version__ = "0.1.0"
 __all__ = ["Solution", "__version__", "load_selector", "solve"]
 
-_HOMES = {"Solution": "detent.solver", "load_selector": "detent.runtime", "solve": "detent.solver"}
+_HOMES = {"Solution": "detent.solver.solution", "load_selector": "detent.runtime.load", "solve": "detent.solver.solve"}
 
 
 def __getattr__(name: str) -> object:

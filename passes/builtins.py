@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xdsl.dialects.builtin import StringAttr
+
 from detent.dialects.selir import structure
 from detent.dialects.selir.source import SourceError
 from detent.dialects.selir.types import TYPES, ValueAttr
@@ -17,7 +19,6 @@ from detent.passes.static import (
     is_scalar,
     scalar_type,
 )
-from xdsl.dialects.builtin import StringAttr
 
 if TYPE_CHECKING:
     from detent.passes.evaluator import Evaluator

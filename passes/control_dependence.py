@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -10,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from detent.dialects.selir.scalar import SCALAR_OPS, LookupOp, ScalarOp, SelectOp
+from detent.dialects.selir.scalar import SCALAR_OPS, LookupOp, SelectOp
 from detent.dialects.selir.semantics import SEMANTICS
 from detent.dialects.selir.structure import ConditionOp, IfOp, ProgramOp, YieldOp
 from detent.dialects.selir.types import TYPES
@@ -24,13 +23,36 @@ def _yielded(block: Block) -> tuple[SSAValue, ...]:
     return tuple(last.values)
 
 
-def _logic(kind: str, *operands: SSAValue, like: Operation) -> Operation:
-    return SCALAR_OPS[kind].create(operands=operands, result_types=_BOOL, location=like.location)
+_CAN_FAIL: dict[type, int] = {
+    LookupOp: 1,
+    **{op: SEMANTICS[kind].arity for kind, op in SCALAR_OPS.items() if SEMANTICS[kind].fails is not None},
+}
+"""Operations that Python could refuse for some operands, with their number of operands without the guard."""
 
 
-def can_fail(op: Operation) -> bool:
-    """Whether Python could refuse this operation for some operands, so that its use must be guarded."""
-    return isinstance(op, LookupOp) or (isinstance(op, ScalarOp) and SEMANTICS[op.kind].fails is not None)
+class Path:
+    """The condition under which a branch's arm is taken, as a bool that is made where it is first needed."""
+
+    def __init__(self, condition: SSAValue, taken: bool, outer: Path | None) -> None:
+        self.condition, self.taken, self.outer = condition, taken, outer
+        self._value: SSAValue | None = None
+
+    def value(self, before: Operation, like: Operation) -> SSAValue:
+        """The bool; operations that compute it are inserted before ``before``."""
+        if self._value is None:
+            value = self.condition if self.taken else _insert("not", (self.condition,), before, like)
+            if self.outer is not None:
+                value = _insert("and", (self.outer.value(before, like), value), before, like)
+            self._value = value
+        return self._value
+
+
+def _insert(kind: str, operands: tuple[SSAValue, ...], before: Operation, like: Operation) -> SSAValue:
+    op = SCALAR_OPS[kind].create(operands=operands, result_types=_BOOL, location=like.location)
+    block = before.parent
+    assert block is not None
+    block.insert_op_before(op, before)
+    return op.results[0]
 
 
 def flatten_branches(block: Block) -> None:
@@ -40,64 +62,56 @@ def flatten_branches(block: Block) -> None:
     stands in a branch is demanded only where the branch is taken.
     """
     for op in list(block.ops):
-        if isinstance(op, ConditionOp):
+        if isinstance(op, IfOp):
+            _lift(op, block, op, None)
+            op.detach()
+            op.erase()
+        elif isinstance(op, ConditionOp):
             flatten_branches(op.body.block)
-        elif isinstance(op, IfOp):
-            flatten_branches(op.then.block)
-            flatten_branches(op.orelse.block)
-            _lift(op, block)
 
 
-def _lift(branch: IfOp, block: Block) -> None:
-    condition = branch.cond
-    negated: list[SSAValue] = []
-
-    def inverse() -> SSAValue:
-        if not negated:
-            op = _logic("not", condition, like=branch)
-            block.insert_op_before(op, branch)
-            negated.append(op.results[0])
-        return negated[0]
-
-    values = [_yielded(branch.then.block), _yielded(branch.orelse.block)]
-    for arm, path in ((branch.then.block, lambda: condition), (branch.orelse.block, inverse)):
-        for op in list(arm.ops):
-            if isinstance(op, YieldOp):
+def _lift(branch: IfOp, block: Block, anchor: Operation, outer: Path | None) -> None:
+    """Move a branch's operations before ``anchor``, where the outermost branch stands, and add its selects."""
+    values = []
+    for region, taken in ((branch.then, True), (branch.orelse, False)):
+        path = Path(branch.cond, taken, outer)
+        for op in list(region.block.ops):
+            kind = type(op)
+            if kind is YieldOp:
+                continue
+            if kind is IfOp:
+                assert isinstance(op, IfOp)
+                _lift(op, block, anchor, path)
                 continue
             op.detach()
-            if can_fail(op):
-                _guard(op, path(), block, branch)
+            block.insert_op_before(op, anchor)
+            if kind in _CAN_FAIL:
+                _guard(op, path)
             elif isinstance(op, ConditionOp):
+                flatten_branches(op.body.block)
                 _restrict(op, path)
-            block.insert_op_before(op, branch)
+        values.append(_yielded(region.block))
     for result, on_true, on_false in zip(branch.res, *values, strict=True):
-        choice = SelectOp.create(operands=[condition, on_true, on_false], result_types=[result.type],
+        choice = SelectOp.create(operands=[branch.cond, on_true, on_false], result_types=[result.type],
                                  location=branch.location)
         choice.res.name_hint = result.name_hint
-        block.insert_op_before(choice, branch)
+        block.insert_op_before(choice, anchor)
         result.replace_all_uses_with(choice.res)
-    branch.detach()
-    branch.erase()
 
 
-def _guard(op: Operation, path: SSAValue, block: Block, branch: IfOp) -> None:
-    arity = 1 if isinstance(op, LookupOp) else SEMANTICS[op.name.removeprefix("selir.")].arity
+def _guard(op: Operation, path: Path) -> None:
     operands = list(op.operands)
-    if len(operands) > arity:
-        both = _logic("and", path, operands.pop(), like=op)
-        block.insert_op_before(both, branch)
-        path = both.results[0]
-    op.operands = [*operands, path]
+    guard = path.value(op, op)
+    if len(operands) > _CAN_FAIL[type(op)]:
+        guard = _insert("and", (guard, operands.pop()), op, op)
+    op.operands = [*operands, guard]
 
 
-def _restrict(op: ConditionOp, path: Callable[[], SSAValue]) -> None:
-    body = op.body.block
-    last = body.last_op
+def _restrict(op: ConditionOp, path: Path) -> None:
+    last = op.body.block.last_op
     assert isinstance(last, YieldOp)
-    elsewhere = _logic("not", path(), like=op)
-    demanded = _logic("or", elsewhere.results[0], last.values[0], like=op)
-    body.insert_ops_before([elsewhere, demanded], last)
-    last.operands = [demanded.results[0]]
+    elsewhere = _insert("not", (path.value(op, op),), last, op)
+    last.operands = [_insert("or", (elsewhere, last.values[0]), last, op)]
 
 
 @dataclass(frozen=True)

@@ -17,30 +17,22 @@ from detent.passes.domains import Abstract
 
 MAX_ROOT = 1024
 
+Table = tuple[SSAValue, tuple[Any, ...]]
+"""A root, and a value for each of the root's values in their order."""
+
 
 class Correlation:
     """Tables over roots, for the values seen so far."""
 
     def __init__(self) -> None:
-        self._tables: dict[SSAValue, tuple[SSAValue, tuple[Any, ...]]] = {}
+        self._tables: dict[SSAValue, Table] = {}
         self._roots: dict[SSAValue, tuple[Any, ...]] = {}
 
-    def evaluate(self, kind: str, operands: Sequence[SSAValue], type: str,
-                 abstract: Mapping[SSAValue, Abstract]) -> Abstract:
-        """The exact value set of an operation, or None where its operands have no common root."""
-        table = self._tabulate(kind, operands, type, abstract)
-        return None if table is None else frozenset(table[1])
-
-    def record(self, result: SSAValue, kind: Any, operands: Sequence[SSAValue], type: str,
-               abstract: Mapping[SSAValue, Abstract]) -> Abstract:
-        """As :meth:`evaluate`, and remember the table for users of ``result``."""
-        table = self._tabulate(kind, operands, type, abstract)
-        if table is None:
-            return None
+    def keep(self, result: SSAValue, table: Table) -> None:
+        """Remember the table of a value for its users."""
         self._tables[result] = table
-        return frozenset(table[1])
 
-    def _table(self, value: SSAValue, abstract: Mapping[SSAValue, Abstract]) -> tuple[SSAValue, tuple[Any, ...]] | None:
+    def _table(self, value: SSAValue, abstract: Mapping[SSAValue, Abstract]) -> Table | None:
         found = self._tables.get(value)
         if found is not None:
             return found
@@ -51,8 +43,9 @@ class Correlation:
             self._roots[value] = tuple(values)
         return value, self._roots[value]
 
-    def _tabulate(self, kind: Any, operands: Sequence[SSAValue], type: str,
-                  abstract: Mapping[SSAValue, Abstract]) -> tuple[SSAValue, tuple[Any, ...]] | None:
+    def tabulate(self, kind: Any, operands: Sequence[SSAValue], type: str,
+                 abstract: Mapping[SSAValue, Abstract]) -> Table | None:
+        """Root and values of an operation (a table kind, or ``("lookup", table)``); None without a common root."""
         columns: list[Any] = []
         root: SSAValue | None = None
         for operand in operands:

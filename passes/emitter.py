@@ -117,7 +117,8 @@ class Emitter:
             return value
         if kind == "none":
             return False
-        return self.residual("ne", (value, {"str": "", "int": 0}.get(kind, 0.0 if kind == "float" else F32(0.0))), "bool")
+        empty = {"str": "", "int": 0, "float": 0.0, "f32": F32(0.0)}[kind]
+        return self.residual("ne", (value, empty), "bool")
 
     def negate(self, value: Any) -> Any:
         """``not`` of a known bool or a bool operation."""

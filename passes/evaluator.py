@@ -53,7 +53,7 @@ class Evaluator(Emitter):
             structure.AssumeOp: self._condition,
             structure.RequireOp: self._condition,
             unbound.FactsOp: self._facts,
-            unbound.RecordOp: lambda op: Record(dict(zip((n.data for n in op.fields), self.all(op.values), strict=True))),
+            unbound.RecordOp: self._record,
             unbound.FieldOp: lambda op: access.field(self, self.get(op.value), op.field_name.data),
             unbound.ItemOp: lambda op: access.item(self, self.get(op.value), self.get(op.key)),
             unbound.TupleOp: lambda op: tuple(self.all(op.values)),
@@ -171,6 +171,9 @@ class Evaluator(Emitter):
 
         return Facts(section, read)
 
+    def _record(self, op: unbound.RecordOp) -> Record:
+        return Record(dict(zip((name.data for name in op.fields), self.all(op.values), strict=True)))
+
     def _dict(self, op: unbound.DictOp) -> dict[Any, Any]:
         items = self.all(op.items)
         return builtins.make_dict(self, list(zip(items[::2], items[1::2], strict=True)))
@@ -272,7 +275,8 @@ class Evaluator(Emitter):
             kind = "assume" if isinstance(op, structure.AssumeOp) else "require"
             self.fail(f"this {kind} does not hold for the deployment's facts: {op.message.data}",
                       "the program does not support this deployment")
-        block.add_op(structure.YieldOp.create(operands=[self.value(value)], location=location))
+        assert op.body.block.last_op is not None
+        block.add_op(structure.YieldOp.create(operands=[self.value(value)], location=op.body.block.last_op.location))
         self.block.add_op(type(op).create(properties=op.properties, regions=[Region(block)], location=location))
 
     # -- comprehensions -------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from detent.dialects.selir.scalar import ConstantOp, LookupOp, ScalarOp
+from detent.dialects.selir.scalar import SCALAR_KINDS, ConstantOp, LookupOp
 from detent.dialects.selir.semantics import SEMANTICS
 from detent.dialects.selir.source import span_of
 from detent.dialects.selir.structure import AssumeOp, ConditionOp, InputOp, KnobOp, PinOp, PointsOp, ProgramOp, YieldOp
@@ -23,13 +23,14 @@ class Flattened:
         self.values: list[SSAValue] = []
         self.nodes: dict[SSAValue, int] = {}
         self._locations: dict[Any, Location | None] = {}
-        self.condition_ops: list[ConditionOp] = []
+        self.points_location: Location | None = None
         for op in program.block.ops:
             if isinstance(op, ConditionOp):
                 if not assumes_only or isinstance(op, AssumeOp):
                     self._condition(op)
             elif isinstance(op, PointsOp):
                 if not assumes_only:
+                    self.points_location = self._location(op)
                     self.graph.points = [(n.data, self.nodes[v]) for n, v in zip(op.names, op.values, strict=True)]
             elif not assumes_only or isinstance(op, (InputOp, KnobOp, ConstantOp)):
                 self._node(op, 0)
@@ -52,10 +53,9 @@ class Flattened:
         operands = [self._operand(v, op) for v in op.operands]
         data: Any = None
         guard: int | None = None
-        if isinstance(op, ScalarOp):
-            kind = op.kind
-            arity = SEMANTICS[kind].arity
-            if len(operands) > arity:
+        kind = SCALAR_KINDS.get(type(op), "")
+        if kind:
+            if len(operands) > SEMANTICS[kind].arity:
                 guard = operands.pop()
         elif isinstance(op, ConstantOp):
             kind, data = "constant", op.value.data
@@ -84,14 +84,16 @@ class Flattened:
         body: Block = op.body.block
         scope = len(self.graph.conditions) + 1
         root = -1
+        location = self._location(op)
         for inner in body.ops:
             if isinstance(inner, YieldOp):
                 root = self._operand(inner.values[0], op)
+                # The yield stands for the condition's text alone, without the word and the message around it.
+                location = self._location(inner) or location
             else:
                 self._node(inner, scope)
         kind = "assume" if isinstance(op, AssumeOp) else "require"
-        self.graph.conditions.append(Condition(kind, op.message.data, root, self._location(op)))
-        self.condition_ops.append(op)
+        self.graph.conditions.append(Condition(kind, op.message.data, root, location))
 
 
 def flatten(program: ProgramOp) -> Graph:

@@ -23,15 +23,16 @@ class InfeasibleCut(AnalysisError):
     """An unpinnable input reaches a selection point through nothing that may be pinned."""
 
 
-def insert_pins(program: ProgramOp, *, control: bool = True, cut: bool = True) -> list[PinOp]:
+def insert_pins(program: ProgramOp, *, control: bool = True, cut: bool = True,
+                flat: Flattened | None = None) -> list[PinOp]:
     """Insert a ``selir.pin`` for each value of the latest minimum cut; the pins in program order.
 
     Selection values and conditions that name the value read the pin; a condition that names a pinned
     *input* still reads the true input. Without ``control`` selects do not depend on their conditions;
     without ``cut`` every batch-dependent sink is pinned itself (both unsound or wasteful: ablations).
-    Raises InfeasibleCut with the path as source lines.
+    ``flat`` is the program's graph where the caller has it. Raises InfeasibleCut with the path as source lines.
     """
-    flat = Flattened(program)
+    flat = Flattened(program) if flat is None else flat
     wanted = sinks(flat.graph)
     try:
         found = latest_min_cut(flat.graph, wanted, control=control)

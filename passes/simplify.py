@@ -11,12 +11,12 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from detent.dialects.selir.scalar import SCALAR_OPS, ConstantOp, LookupOp, ScalarOp
+from detent.dialects.selir.scalar import SCALAR_KINDS, SCALAR_OPS, ConstantOp, LookupOp, ScalarOp
 from detent.dialects.selir.semantics import SEMANTICS, evaluate, look_up
 from detent.dialects.selir.structure import AssumeOp, ConditionOp, InputOp, KnobOp, PinOp, ProgramOp
 from detent.dialects.selir.types import TYPES, ValueAttr, constant_key, type_name
 from detent.passes import rules
-from detent.passes.correlate import Correlation
+from detent.passes.correlate import Correlation, Table
 from detent.passes.domains import BOOLS, Abstract, Interval, hull, may_fail, transfer
 from detent.passes.errors import AnalysisError, UnboundedInput
 from detent.passes.flatten import Flattened
@@ -59,10 +59,14 @@ class Simplifier:
     def _block(self, block: Block) -> None:
         for op in list(block.ops):
             self._cursor = op
-            if isinstance(op, ConstantOp):
+            kind = SCALAR_KINDS.get(type(op))
+            if kind is not None:
+                assert isinstance(op, ScalarOp)
+                self._visit(op, kind)
+            elif isinstance(op, ConstantOp):
                 self._register_constant(op)
-            elif isinstance(op, (ScalarOp, LookupOp)):
-                self._visit(op)
+            elif isinstance(op, LookupOp):
+                self._visit_lookup(op)
             elif isinstance(op, InputOp):
                 self._abstract[op.res] = self._limit(self._input(op))
             elif isinstance(op, KnobOp):
@@ -123,9 +127,11 @@ class Simplifier:
     def definition(self, value: SSAValue) -> tuple[str, tuple[SSAValue, ...]]:
         """The operation kind that defines a value, with its operands; ``("", ())`` if it is not scalar."""
         owner = value.owner
-        if not isinstance(owner, ScalarOp) or (self._own is not None and value not in self._own):
+        kind = SCALAR_KINDS.get(type(owner))
+        if kind is None or (self._own is not None and value not in self._own):
             return "", ()
-        return owner.kind, owner.scalars
+        assert isinstance(owner, ScalarOp)
+        return kind, owner.scalars
 
     def constant(self, value: Any, type: str) -> SSAValue:
         """A constant at the program's top, shared by the whole program."""
@@ -144,7 +150,7 @@ class Simplifier:
 
     def build(self, kind: str, operands: Sequence[SSAValue], type: str) -> SSAValue:
         """A simplified operation: an existing value where there is one, else a new one before the cursor."""
-        found = self._reduce(kind, operands, type, None)
+        found, abstract, table = self._reduce(kind, operands, type, None)
         if found is not None:
             return found
         assert self._cursor is not None
@@ -152,75 +158,73 @@ class Simplifier:
         block = self._cursor.parent
         assert block is not None
         block.insert_op_before(op, self._cursor)
-        return self._keep(op.results[0], kind, operands, type, None)
+        self._keep(op.results[0], self._key(kind, operands, None), abstract, table)
+        return op.results[0]
 
     # -- one operation --------------------------------------------------------------------------------
 
-    def _visit(self, op: ScalarOp | LookupOp) -> None:
-        result = op.results[0]
+    def _visit(self, op: ScalarOp, kind: str) -> None:
+        result, operands, guard = op.results[0], op.scalars, op.guard_value
         type = type_name(result.type)
-        if isinstance(op, LookupOp):
-            kind, operands = "lookup", (op.key,)
-        else:
-            kind, operands = op.kind, op.scalars
-        guard = op.guard_value
-        if guard is not None and self._guard_is_idle(op, kind, operands, guard):
+        if guard is not None and (
+                self.known(guard) is not None or not may_fail(kind, [self.abstract(v) for v in operands])):
             op.operands = operands
             guard = None
-        if isinstance(op, LookupOp):
-            found = self._lookup(op, guard, type)
-        else:
-            found = self._reduce(kind, operands, type, guard)
+        found, abstract, table = self._reduce(kind, operands, type, guard)
         if found is None:
-            self._keep(result, kind if kind != "lookup" else ("lookup", op.properties["table"]), operands, type, guard)
+            self._keep(result, self._key(kind, operands, guard), abstract, table)
+        else:
+            self._replace(op, found)
+
+    def _visit_lookup(self, op: LookupOp) -> None:
+        result, key, guard, pairs = op.res, op.key, op.guard, op.table.data
+        type, reachable, known = type_name(result.type), self.abstract(key), self.known(key)
+        if guard is not None and (self.known(guard) is not None or (
+                isinstance(reachable, frozenset) and reachable <= {k for k, _ in pairs})):
+            op.operands = [key]
+            guard = None
+        kind = ("lookup", op.table)
+        if known is not None:
+            self._replace(op, self.constant(look_up(pairs, known[0]), type))
             return
-        if result.name_hint and not isinstance(found.owner, (InputOp, KnobOp, ConstantOp)):
+        rows = [v for k, v in pairs if not isinstance(reachable, frozenset) or k in reachable] or [pairs[0][1]]
+        if len({constant_key(v) for v in rows}) == 1 and (self.options.value_sets or len(rows) == len(pairs)):
+            self._replace(op, self.constant(rows[0], type))
+            return
+        found = self._seen.get(self._key(kind, (key,), guard)) if self.options.cse else None
+        if found is not None:
+            self._replace(op, found)
+            return
+        table = self.correlation.tabulate(kind, (key,), type, self._abstract) if self.correlation else None
+        self._keep(result, self._key(kind, (key,), guard), frozenset(table[1] if table else rows), table)
+
+    def _replace(self, op: Operation, found: SSAValue) -> None:
+        result = op.results[0]
+        if result.name_hint and type(found.owner) not in (InputOp, KnobOp, ConstantOp):
             found.name_hint = result.name_hint
         result.replace_all_uses_with(found)
         op.detach()
         op.erase()
 
-    def _guard_is_idle(self, op: Operation, kind: str, operands: Sequence[SSAValue], guard: SSAValue) -> bool:
-        decided = self.known(guard)
-        if decided is not None:
-            return True
-        values = [self.abstract(v) for v in operands]
-        if isinstance(op, LookupOp):
-            return isinstance(values[0], frozenset) and values[0] <= {k for k, _ in op.table.data}
-        return not may_fail(kind, values)
-
-    def _reduce(self, kind: str, operands: Sequence[SSAValue], type: str, guard: SSAValue | None) -> SSAValue | None:
+    def _reduce(self, kind: str, operands: Sequence[SSAValue], type: str,
+                guard: SSAValue | None) -> tuple[SSAValue | None, Abstract, Table | None]:
+        """The value an operation equals, or None with what is known of its values."""
         constants = [self._known.get(v) for v in operands]
         if all(c is not None for c in constants):
-            return self.constant(evaluate(kind, [c[0] for c in constants if c is not None], type), type)
+            value = evaluate(kind, [c[0] for c in constants if c is not None], type)
+            return self.constant(value, type), None, None
         found = rules.apply(self, kind, operands, type)
-        if found is not None:
-            return found
-        if self.options.cse:
+        if found is None and self.options.cse:
             found = self._seen.get(self._key(kind, operands, guard))
-            if found is not None:
-                return found
-        abstract = self._transfer(kind, operands, type)
-        if abstract is not None:
-            bounds = hull(abstract) if not isinstance(abstract, frozenset) else None
-            if isinstance(abstract, frozenset) and len(abstract) == 1:
-                return self.constant(next(iter(abstract)), type)
-            if bounds is not None and type == "int" and bounds.low == bounds.high:
-                return self.constant(bounds.low, type)
-        return None
-
-    def _lookup(self, op: LookupOp, guard: SSAValue | None, type: str) -> SSAValue | None:
-        pairs = op.table.data
-        key = self.known(op.key)
-        if key is not None:
-            return self.constant(look_up(pairs, key[0]), type)
-        reachable = self.abstract(op.key)
-        values = {constant_key(v) for k, v in pairs if not isinstance(reachable, frozenset) or k in reachable}
-        if len(values) == 1 and (self.options.value_sets or len({constant_key(v) for _, v in pairs}) == 1):
-            return self.constant(next(v for _, v in pairs if constant_key(v) in values), type)
-        if self.options.cse:
-            return self._seen.get(self._key(("lookup", op.properties["table"]), (op.key,), guard))
-        return None
+        if found is not None:
+            return found, None, None
+        abstract, table = self._transfer(kind, operands, type)
+        if isinstance(abstract, frozenset):
+            if len(abstract) == 1:
+                return self.constant(next(iter(abstract)), type), None, None
+        elif abstract is not None and type == "int" and abstract.low == abstract.high:
+            return self.constant(abstract.low, type), None, None
+        return None, abstract, table
 
     def _key(self, kind: Any, operands: Sequence[SSAValue], guard: SSAValue | None) -> Any:
         ids = [id(v) for v in operands]
@@ -228,37 +232,24 @@ class Simplifier:
             ids.sort()
         return (kind, *ids, id(guard) if guard is not None else 0)
 
-    def _keep(self, result: SSAValue, kind: Any, operands: Sequence[SSAValue], type: str,
-              guard: SSAValue | None) -> SSAValue:
-        self._seen[self._key(kind, operands, guard)] = result
+    def _keep(self, result: SSAValue, key: Any, abstract: Abstract, table: Table | None) -> None:
+        self._seen[key] = result
         if self._own is not None:
             self._own.add(result)
-        if isinstance(kind, str):
-            abstract = self._transfer(kind, operands, type)
-        else:
-            abstract = self._rows(kind[1].data, self.abstract(operands[0]))
         self._abstract[result] = self._limit(abstract)
-        if self.correlation is not None:
-            exact = self.correlation.record(result, kind, operands, type, self._abstract)
-            if exact is not None:
-                self._abstract[result] = self._limit(exact)
-        return result
+        if self.correlation is not None and table is not None:
+            self.correlation.keep(result, table)
 
-    def _transfer(self, kind: str, operands: Sequence[SSAValue], type: str) -> Abstract:
+    def _transfer(self, kind: str, operands: Sequence[SSAValue], type: str) -> tuple[Abstract, Table | None]:
+        if self.correlation is not None:
+            table = self.correlation.tabulate(kind, operands, type, self._abstract)
+            if table is not None:
+                return frozenset(table[1]), table
         values = [self.abstract(v) for v in operands]
         if kind == "select" and not self._blind and self.options.ranges:
             for arm, truth in ((1, True), (2, False)):
                 values[arm] = narrow(self, operands[arm], values[arm], operands[0], truth)
-        if self.correlation is not None:
-            exact = self.correlation.evaluate(kind, operands, type, self._abstract)
-            if exact is not None:
-                return exact
-        return self._limit(transfer(kind, values, type))
-
-    @staticmethod
-    def _rows(pairs: Sequence[tuple[Any, Any]], reachable: Abstract) -> Abstract:
-        found = [v for k, v in pairs if not isinstance(reachable, frozenset) or k in reachable]
-        return frozenset(found or [pairs[0][1]])
+        return self._limit(transfer(kind, values, type)), None
 
     def _limit(self, value: Abstract) -> Abstract:
         """Forget what the options switch off."""

@@ -42,18 +42,23 @@ def normalise_window(head_dim: int, paged: bool, causal: bool, window_left: int,
 
 
 def selects_one_wg(engine: str, head_dim: int, group: int, is_local: bool, max_seqlen_q: int) -> bool:
-    """Whether one MMA warpgroup and its 64-row tile serve the call; ``group`` is query heads a KV head."""
+    """Whether one MMA warpgroup and its 64-row tile serve the call; ``group`` is query heads a KV head.
+
+    Both rules on rows are written as rules on query tokens: a number of rows would be one value to pin in place of
+    two decisions, and no value of it would mean anything.
+    """
     if head_dim not in (64, 128) or (engine == "vllm" and is_local):
         return False
-    return max_seqlen_q * group <= ONE_WG_ROWS
+    return max_seqlen_q <= ONE_WG_ROWS // group
 
 
-def selects_tma(engine: str, paged: bool, page_size: int, leftpad: bool, append_kv: bool, is_local: bool, rows: int,
-                block_m: int, block_n: int) -> bool:
-    """Whether a paged KV cache is read by TMA. The tile is that of a kernel that does not gather."""
+def selects_tma(engine: str, paged: bool, page_size: int, leftpad: bool, append_kv: bool, is_local: bool, group: int,
+                max_seqlen_q: int, block_m: int, block_n: int) -> bool:
+    """Whether a paged KV cache is read by TMA: whole blocks fit a page and the query rows outgrow one tile, the tile
+    being that of a kernel that does not gather."""
     if not paged or leftpad or append_kv or (engine == "vllm" and is_local):
         return False
-    return page_size % block_n == 0 and rows > block_m
+    return page_size % block_n == 0 and max_seqlen_q > block_m // group
 
 
 def row_blocks(engine: str, varlen: bool, dynamic: bool, b: int, total_q: int, kv_heads: int, group: int, rows: int,
@@ -186,8 +191,8 @@ def gathers(model: Model, parallel: Parallel, engine: Engine, is_causal: bool, i
             max_seqlen_q: int) -> bool:
     """Whether pages are gathered. Neither engine pads on the left or appends keys in the call."""
     block_m, block_n, from_registers, overlap = model_tile(model, engine, is_causal, is_local, False, one_wg)
-    rows = max_seqlen_q * rank_group(model, parallel)
-    return not selects_tma(engine.name, True, engine.page_size, False, False, is_local, rows, block_m, block_n)
+    return not selects_tma(engine.name, True, engine.page_size, False, False, is_local, rank_group(model, parallel),
+                           max_seqlen_q, block_m, block_n)
 
 
 def decide(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, b: int, total_q: int, max_seqlen_q: int,

@@ -40,8 +40,8 @@ def host_row(engine: str, row: Mapping[str, int]) -> tuple[int, ...]:
     rows = row["seqlen_q"] * (heads // kv_heads)
     one_wg = selects_one_wg(engine, d, heads // kv_heads, is_local, row["seqlen_q"])
     block_m, block_n, _, _ = tile(engine, d, dv, elem_bytes, False, softcap, is_causal, is_local, False, one_wg)
-    tma = selects_tma(engine, paged, row["page_size"], bool(row["leftpad_k"]), bool(row["knew"]), is_local, rows,
-                      block_m, block_n)
+    tma = selects_tma(engine, paged, row["page_size"], bool(row["leftpad_k"]), bool(row["knew"]), is_local,
+                      heads // kv_heads, row["seqlen_q"], block_m, block_n)
     gathered = paged and not tma
     block_m, block_n, _, _ = tile(engine, d, dv, elem_bytes, False, softcap, is_causal, is_local, gathered, one_wg)
     blocks = row_blocks(engine, varlen, bool(row["dyn"]), row["b"], row["total_q"] or row["b"] * row["seqlen_q"],

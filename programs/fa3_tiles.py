@@ -40,8 +40,8 @@ def vllm_16bit(d: int, dv: int, is_causal: bool, is_local: bool, gathered: bool,
         return 192, block_n, is_causal or is_local, not is_local
     if d <= 96:
         return 192, (128 if is_local or gathered else 144), False, True
-    narrow = is_causal or is_local or gathered
     if d <= 128:
+        narrow = is_causal or is_local or gathered
         if one_wg:
             return 64, (128 if narrow else 176), True, True
         return 128, (128 if narrow else 160), True, True
@@ -79,8 +79,8 @@ def sglang_16bit(d: int, dv: int, is_causal: bool, is_local: bool, gathered: boo
         return 192, (128 if from_registers else 192), from_registers, True
     if d <= 96:
         return 192, (128 if is_local or gathered else 144), False, True
-    narrow = is_causal or is_local or gathered
     if d <= 128:
+        narrow = is_causal or is_local or gathered
         return (64 if one_wg else 128), (128 if narrow else 176), True, True
     if d <= 192:
         return 128, (96 if is_local or gathered else 128 if dv <= 128 else 112), True, True

@@ -144,6 +144,8 @@ def fa3_vllm_stock(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, l
         engine.name, model.head_dim, rank_group(model, parallel),
         needs_local(model, call.max_seqlen_q, limits.max_context if call.in_graph else call.max_seqlen_k),
         call.max_seqlen_q), "query lengths may be declared longer, not shorter")
+    require(not gathered or gathers(model, parallel, engine, is_causal, is_local, one_wg, call.max_seqlen_q),
+            "query lengths may be declared longer, not shorter")
     require(not one_wg or model.head_dim_v == model.head_dim, "one-warpgroup kernels have one head dim")
     require(not pdl or one_prepare_block(call.b), "the dependent launch waits for one prepare block")
     require(pack or not (num_splits > 1 or gathered), "split and gathering kernels exist packed only")

@@ -49,14 +49,20 @@ def run(program: Callable[..., Any], records: Mapping[str, Any],
     return points, found
 
 
+def varying(samples: list[dict[str, Any]]) -> set[str]:
+    """Names of the points that are not the same in all samples; their set and order is."""
+    assert all(list(sample) == list(samples[0]) for sample in samples)
+    return {name for name in samples[0] if len({(type(s[name]), s[name]) for s in samples}) > 1}
+
+
 def log_uniform(rng: random.Random, low: int, high: int) -> int:
     """An int of any magnitude between the bounds: thresholds are near small numbers, limits are large."""
-    return min(high, max(low, round(low * (high / low) ** rng.random())))
+    return min(high, max(low, int(low * float(high / low) ** rng.random())))
 
 
 def attention_batch(rng: random.Random, limits: Any, engine: Any) -> tuple[list[tuple[int, int]], dict[str, Any]]:
     """(query tokens, KV tokens) of each sequence of a random batch, and the inputs that describe the batch."""
-    b = log_uniform(rng, 1, limits.max_num_seqs)
+    b = log_uniform(rng, 1, limits.max_num_seqs) if rng.random() < 0.8 else rng.randint(900, limits.max_num_seqs)
     longest = 1 if rng.random() < 0.5 else log_uniform(rng, 1, limits.max_num_batched_tokens - b + 1)
     context = log_uniform(rng, longest, limits.max_context)
     lengths = [(longest, context)]

@@ -87,7 +87,8 @@ def select(rows, masked, stride=256):
 DOCUMENT: dict[str, Any] = {
     "format": 1, "detent": "0.1.0", "program": "tile", "family": "tile", "deployment": "toy-h100", "values": 12,
     "inputs": [
-        {"name": "rows", "kind": "unpinnable", "type": "int", "domain": {"range": [1, 1024, 1]}, "source": at(8, 16, "call.rows")},
+        {"name": "rows", "kind": "unpinnable", "type": "int", "domain": {"range": [1, 1024, 1]},
+         "source": at(8, 16, "call.rows")},
         {"name": "masked", "kind": "request", "type": "bool", "domain": {"values": [False, True]},
          "source": at(13, 99, "call.masked")},
     ],
@@ -111,7 +112,8 @@ DOCUMENT: dict[str, Any] = {
                "source": at(11, 13, 'knob("stride", (128, 256), default=256)')}],
     "conditions": [
         {"kind": "assume", "message": "", "text": "1 <= call.rows <= limits.rows", "pins": [], "knobs": [],
-         "inputs": ["rows"], "verdict": "domain", "fails": 0, "source": at(8, 4, "assume(1 <= call.rows <= limits.rows)")},
+         "inputs": ["rows"], "verdict": "domain", "fails": 0,
+         "source": at(8, 4, "assume(1 <= call.rows <= limits.rows)")},
         {"kind": "require", "message": "splits cover the rows", "text": COVER, "pins": ["splits"], "knobs": ["stride"],
          "inputs": ["rows"], "verdict": "sampled", "fails": 2,
          "source": at(12, 4, f'require({COVER}, "splits cover the rows")')},
@@ -124,7 +126,8 @@ DOCUMENT: dict[str, Any] = {
     "default": {"small": False, "splits": 4, "stride": 256},
     "template": TEMPLATE, "key": "", "seconds": 0.1,
 }
-GRAPH: dict[str, Any] = {"strings": ["tile.py", "call.rows", "LIMIT"], "places": [[0, 8, 16, 1], [0, 9, 25, 2]], "kinds": []}
+GRAPH: dict[str, Any] = {
+    "strings": ["tile.py", "call.rows", "LIMIT"], "places": [[0, 8, 16, 1], [0, 9, 25, 2]], "kinds": []}
 DEFAULT = DOCUMENT["default"]
 
 
@@ -136,13 +139,14 @@ def document() -> dict[str, Any]:
 class Project:
     """Program, helper and deployment as files in a folder, and a cache of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, write: bool = True) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.main, self.helper = folder, folder / "tile.py", folder / "helper.py"
         self.toml, self.cache = folder / "toy.toml", folder / "cache"
-        self.main.write_text(PROGRAM)
-        self.helper.write_text(HELPER)
-        self.toml.write_text(DEPLOYMENT)
+        if write:
+            self.main.write_text(PROGRAM)
+            self.helper.write_text(HELPER)
+            self.toml.write_text(DEPLOYMENT)
 
     def program(self) -> Program:
         return resolve(f"{self.main}:tile")

@@ -39,8 +39,8 @@ def test_table_keeps_the_order_of_the_file_under_int_keys(tmp_path: Path) -> Non
 
 
 def test_scalars_and_lists(tmp_path: Path) -> None:
-    path = write(tmp_path, '[deployment]\nname = "n"\ndescription = "what"\n[a]\nx = 1\ny = 1.5\nz = true\ns = "t"\nl = [1, 2]\n')
-    deployment = load(path)
+    head = '[deployment]\nname = "n"\ndescription = "what"\n'
+    deployment = load(write(tmp_path, head + '[a]\nx = 1\ny = 1.5\nz = true\ns = "t"\nl = [1, 2]\n'))
     assert (deployment.name, deployment.description) == ("n", "what")
     assert deployment.facts == {"a": {"x": 1, "y": 1.5, "z": True, "s": "t", "l": (1, 2)}}
 

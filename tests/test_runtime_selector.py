@@ -47,7 +47,7 @@ def test_points_are_constants_and_request_inputs(selector: Selector) -> None:
 def test_points_cannot_be_changed_and_equal_ones_are_shared(selector: Selector) -> None:
     points = selector(3, True)
     with pytest.raises(TypeError):
-        points["splits"] = 2  # type: ignore[index]
+        points["splits"] = 2
     assert selector(3, True) is points and selector(4, True) is points
     assert selector(4, False) is not points
 
@@ -59,7 +59,8 @@ def test_violation_says_everything_and_is_not_remembered(selector: Selector) -> 
         error = caught.value
         assert (error.kind, error.source, error.text) == ("assume", "tile.py:8", "1 <= call.rows <= limits.rows")
         assert error.inputs == {"rows": 1025, "masked": True}
-        assert "tile.py:8: assume does not hold [1 <= call.rows <= limits.rows] with rows=1025, masked=True; " in str(error)
+        told = "tile.py:8: assume does not hold [1 <= call.rows <= limits.rows] with rows=1025, masked=True; "
+        assert told in str(error)
         assert "correct the deployment's fact" in error.remedy
     narrow = Repin(document())({**DEFAULT, "splits": 1})
     with pytest.raises(Violation, match="splits cover the rows .* commit to other values for splits, stride"):
@@ -174,7 +175,8 @@ def test_a_program_without_legal_assignment() -> None:
 
 def test_values_from_a_command_line() -> None:
     make = Repin(document())
-    assert make.parse("splits", "4") == 4 and make.parse("small", "true") is True and make.parse("small", "False") is False
+    assert make.parse("splits", "4") == 4
+    assert make.parse("small", "true") is True and make.parse("small", "False") is False
     with pytest.raises(NotLegal, match="'4.0' is no value of type int it can take; its values are 1, 2, 4"):
         make.parse("splits", "4.0")
 

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Region
 
 from detent.dialects.selir.source import Span
-from detent.dialects.selir.structure import ProgramOp
+from detent.dialects.selir.structure import ProgramOp, verify_order
 from detent.dialects.selir.unbound import FuncOp, ReturnOp
 from detent.lang.emit import ANY, string, strings
 from detent.lang.errors import CapturedGlobal, NoSelection, RecursionRefused, SourceUnavailable, UnsupportedSyntax
@@ -82,11 +82,12 @@ class ModuleBuilder:
             location=lowering.location(node),
         )
         self.block.add_op(program)
-        lowering.parameters(function, node)
+        lowering.parameters(node)
         result = lowering.body(node)
         if not lowering.gives_value:
+            message = f"'{function.__name__}' returns nothing: it has no selection point"
             help = "return a dict of the selection points: {'name': value}"
-            raise NoSelection(f"'{function.__name__}' returns nothing: it has no selection point", source.name(node), help)
+            raise NoSelection(message, source.name(node), help)
         lowering.emit(ReturnOp, node, (result,), results=())
 
     def _check_decorators(self, lowering: Parameters, function: FunctionType, node: Function) -> None:
@@ -98,11 +99,11 @@ class ModuleBuilder:
             if found is None or known(found.value) != "selection":
                 lowering.refuse("selection decorator", decorator)
 
-    def read_record(self, record: type, names: dict[str, Any]) -> None:
-        """Count the file that defines a record among those that the program was read from."""
+    def declarations(self, record: type, names: dict[str, Any]) -> dict[str, Span]:
+        """Where the fields of a record are declared; the file counts among those that the program was read from."""
         module = loaded(names, record.__module__)
-        if module is not None and getattr(module, "__file__", None):
-            self.modules.source(str(module.__file__))
+        path = getattr(module, "__file__", None)
+        return {} if path is None else self.modules.source(path).fields(record.__name__)
 
     # ---- helpers -----------------------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class ModuleBuilder:
         if helper is None:
             if hasattr(function, MARK):
                 help = "move what both need to a plain helper and call that"
-                raise UnsupportedSyntax(f"'{function.__name__}' is a selection and cannot be called", at, help)
+                raise UnsupportedSyntax(f"'{function.__name__}' is a selection, which is never called", at, help)
             if function.__name__ == "<lambda>" or hasattr(function, "__wrapped__"):
                 what = "a lambda" if function.__name__ == "<lambda>" else "a decorated function"
                 help = "define it with a plain 'def' at the top of its module"
@@ -211,8 +212,25 @@ class ModuleBuilder:
     def finish(self) -> ModuleOp:
         """The module, verified."""
         module = ModuleOp(Region(self.block))
-        module.verify()
+        verify(module)
         return module
+
+
+def verify(module: ModuleOp) -> None:
+    """Verify a module that the front end has built; raises VerifyException.
+
+    xDSL's verifier costs as much as building. Every type is ``!selir.any`` here, so what it checks of an operation
+    can only come out differently for another shape: it runs once for each. Only the order of values is particular.
+    """
+    seen: set[tuple[object, ...]] = set()
+    for function in module.ops:
+        verify_order(function.regions[0])
+        for op in function.walk():
+            ends = [len(last.operands) for region in op.regions if (last := region.block.last_op)]
+            shape = (type(op), len(op.operands), len(op.results), *op.properties, *ends, op.next_op is None)
+            if shape not in seen:
+                seen.add(shape)
+                op.verify(verify_nested_ops=False)
 
 
 def build_module(function: FunctionType) -> Built:

@@ -205,6 +205,6 @@ class Calls(Names):
 
     def _effect(self, word: str, node: ast.expr) -> None:
         if self.inside:
-            message = f"{word} cannot be inside {self.inside}"
-            raise self.error(UnsupportedSyntax, message, node, "write it in a statement before, and use its result here")
+            message, help = f"{word} cannot be inside {self.inside}", "write it in a statement before this one"
+            raise self.error(UnsupportedSyntax, message, node, help)
         self.effects.add(word)

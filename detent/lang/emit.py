@@ -22,6 +22,7 @@ from detent.lang.text import SourceFile
 
 ANY = TYPES["any"]
 ONE = (ANY,)
+NONE: Mapping[str, Attribute] = {}
 Node = ast.expr | ast.stmt | ast.arg | ast.keyword
 Op = TypeVar("Op", bound=Operation)
 Error = TypeVar("Error", bound=LanguageError)
@@ -40,7 +41,7 @@ def strings(*texts: str) -> ArrayAttr[StringAttr]:
 
 
 @lru_cache(maxsize=4096)
-def _shared(kind: type, spelled: str, value: Any) -> ValueAttr:
+def _shared(spelled: str, value: str | float | None) -> ValueAttr:
     return ValueAttr(value)
 
 
@@ -48,7 +49,7 @@ def constant(value: Any) -> ValueAttr:
     """The attribute of a constant; scalars share theirs."""
     if isinstance(value, tuple | dict):
         return ValueAttr(value)
-    return _shared(type(value), repr(value), value)  # -0.0 == 0.0 and True == 1 must stay apart
+    return _shared(repr(value), value)  # -0.0 == 0.0 and True == 1 must stay apart
 
 
 def hint(value: SSAValue, name: str) -> None:
@@ -94,20 +95,21 @@ class Emitter:
         kind: type[Op],
         node: Node,
         operands: Sequence[SSAValue] = (),
-        properties: Mapping[str, Attribute] | None = None,
+        properties: Mapping[str, Attribute] = NONE,
         *,
         results: Sequence[Attribute] = ONE,
         regions: Sequence[Region] = (),
-        attributes: Mapping[str, Attribute] | None = None,
+        attributes: Mapping[str, Attribute] = NONE,
+        at: Span | None = None,
     ) -> Op:
-        """Append an operation that was read off ``node``."""
+        """Append an operation that was read off ``node``, or off a span of another file."""
         op = kind.create(
             operands=operands,
             result_types=results,
-            properties={} if properties is None else dict(properties),
-            attributes={} if attributes is None else dict(attributes),
+            properties=properties,
+            attributes=attributes,
             regions=regions,
-            location=self.location(node),
+            location=self.location(node) if at is None else make_location(at),
         )
         self.block.add_op(op)
         return op
@@ -148,7 +150,7 @@ class Emitter:
         """``selir.if`` with as many results as its regions yield."""
         last = then.block.last_op
         count = len(last.operands) if last is not None else 0
-        attributes = {"logical": string(logical)} if logical else None
+        attributes = {"logical": string(logical)} if logical else NONE
         return self.emit(IfOp, node, (cond,), results=ONE * count, regions=(then, orelse), attributes=attributes)
 
     # ---- errors ------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from detent.dialects.selir.unbound import (
     UnpackOp,
 )
 from detent.lang.calls import ITERATORS, VIEWS, Calls
-from detent.lang.emit import ANY, constant, hint, string
+from detent.lang.emit import ANY, hint, string
 
 SCALARS: dict[type[ast.AST], str] = {
     ast.Add: "add",
@@ -42,6 +42,8 @@ SCALARS: dict[type[ast.AST], str] = {
 }
 """Operators that are rows of the semantics table."""
 
+KEPT_NOT = ITERATORS | VIEWS
+
 BUILTIN_OPERATORS: dict[type[ast.AST], str] = {
     ast.Pow: "pow",
     ast.BitOr: "union",
@@ -59,7 +61,7 @@ class Expressions(Calls):
     def value(self, node: ast.expr) -> SSAValue:
         if isinstance(node, ast.GeneratorExp):
             self.refuse("generator", node)
-        if self.call_name(node) in ITERATORS | VIEWS:
+        if isinstance(node, ast.Call) and self.call_name(node) in KEPT_NOT:
             self.refuse("iterator", node)
         return self._any_value(node)
 
@@ -147,8 +149,9 @@ class Expressions(Calls):
         """``first and rest``: the rest is computed only if it decides."""
         with self.region() as decided:
             self.ends(node, first)
-        regions = (rest, decided) if is_and else (decided, rest)
-        return self.choose(first, node, *regions, logical="and" if is_and else "or").results[0]
+        if is_and:
+            return self.choose(first, node, rest, decided, "and").results[0]
+        return self.choose(first, node, decided, rest, "or").results[0]
 
     def _compare(self, node: ast.Compare) -> SSAValue:
         for op, left, right in zip(node.ops, (node.left, *node.comparators), node.comparators, strict=False):
@@ -161,7 +164,10 @@ class Expressions(Calls):
     def _chain(self, node: ast.Compare, left: SSAValue, index: int) -> SSAValue:
         """The comparisons from ``index`` on; each operand is computed once, and only if it is reached."""
         op, operand, last = node.ops[index], node.comparators[index], index + 1 == len(node.ops)
-        right = self.sized(operand) if isinstance(op, ast.In | ast.NotIn) else self.value(operand)
+        if isinstance(op, ast.Is | ast.IsNot) and last:
+            right = left  # None itself is not used
+        else:
+            right = self.sized(operand) if isinstance(op, ast.In | ast.NotIn) else self.value(operand)
         if type(op) in SCALARS:
             result = self.scalar(SCALARS[type(op)], node, left, right)
         elif type(op) in BUILTIN_OPERATORS:
@@ -184,7 +190,7 @@ class Expressions(Calls):
             with self.region() as region:
                 self.ends(part, self.value(part))
             regions.append(region)
-        return self.choose(cond, node, *regions).results[0]
+        return self.choose(cond, node, regions[0], regions[1]).results[0]
 
     # ---- parts of values ---------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from detent.lang.errors import MissingReturn, UnreachableCode
-from detent.lang.text import Function, SourceFile
+from detent.lang.text import Function, SourceFile, statements
 
 
 def returns_value(function: Function, source: SourceFile) -> bool:
@@ -14,7 +14,7 @@ def returns_value(function: Function, source: SourceFile) -> bool:
     Raises MissingReturn if only some paths do, UnreachableCode for a statement behind a return.
     """
     _check_reachable(function.body, source)
-    returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
+    returns = [node for node in statements(function.body) if isinstance(node, ast.Return)]
     if not any(node.value is not None for node in returns):
         return False
     for node in returns:
@@ -36,7 +36,7 @@ def returns_value(function: Function, source: SourceFile) -> bool:
 
 def has_return(stmt: ast.stmt) -> bool:
     """Whether a return is in a statement, at any depth."""
-    return any(isinstance(node, ast.Return) for node in ast.walk(stmt))
+    return any(isinstance(node, ast.Return) for node in statements([stmt]))
 
 
 def _falls_through(body: list[ast.stmt]) -> ast.stmt | None:
@@ -68,13 +68,10 @@ def _check_reachable(body: list[ast.stmt], source: SourceFile) -> None:
 def assigned_names(function: Function) -> frozenset[str]:
     """The function's local variables: its parameters and every name that one of its statements assigns."""
     names: set[str] = {arg.arg for arg in parameters(function.args)}
-    stack: list[ast.AST] = list(function.body)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif not isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.Lambda):
-            stack.extend(ast.iter_child_nodes(node))
+    for stmt in statements(function.body):
+        targets = stmt.targets if isinstance(stmt, ast.Assign) else [getattr(stmt, "target", None)]
+        for target in filter(None, targets):
+            names.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
     return frozenset(names)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from detent.dialects.selir.source import Span
 from detent.dialects.selir.types import constant_key
 from detent.lang.errors import CapturedGlobal
-from detent.lang.text import Function, SourceFile
+from detent.lang.text import Function, SourceFile, statements
 
 REMEDY = "write the literal where it is used, assign it once at the top of its module, or make it a deployment fact"
 
@@ -82,8 +82,9 @@ class Module:
         """The top-level statements that bind each name; None for a binding anywhere else in the module."""
         if self._bindings is None:
             self._bindings = {}
+            walrus = ":=" in self.source.text
             for stmt in self.source.tree.body:
-                for name, top in _bound(stmt):
+                for name, top in _bound(stmt, walrus):
                     self._bindings.setdefault(name, []).append(stmt if top else None)
         return self._bindings
 
@@ -171,8 +172,8 @@ class Modules:
                     return frozen(value)
                 case ast.Tuple(elts=parts) | ast.List(elts=parts):
                     return tuple(map(of, parts))
-                case ast.Dict(keys=keys, values=values):
-                    return {of(k): of(v) for k, v in zip(keys, values, strict=True) if k is not None or _no_star()}
+                case ast.Dict(keys=keys, values=values) if None not in keys:
+                    return {of(k): of(v) for k, v in zip(filter(None, keys), values, strict=True)}
                 case ast.Name(id=name):
                     return self._constant(names, name, visiting)
                 case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
@@ -188,10 +189,6 @@ class Modules:
         except (TypeError, ValueError, ArithmeticError) as error:
             raise NotLiteral(f"{ast.unparse(node)} cannot be computed: {error}") from None
         raise NotLiteral(f"{ast.unparse(node)} is not made of literals and other constants")
-
-
-def _no_star() -> bool:
-    raise NotLiteral("it joins dicts with '**'; write a | b")
 
 
 def _assigned(stmt: ast.stmt, name: str) -> tuple[ast.expr, tuple[int, ...]] | None:
@@ -214,9 +211,13 @@ def _paths(target: ast.expr, name: str) -> list[tuple[int, ...]]:
     return []
 
 
-def _bound(stmt: ast.stmt) -> Iterator[tuple[str, bool]]:
+def _bound(stmt: ast.stmt, walrus: bool) -> Iterator[tuple[str, bool]]:
     """Names that a top-level statement binds, and whether it does so plainly rather than in a block inside it."""
     plain = isinstance(stmt, ast.Assign | ast.AnnAssign | ast.ImportFrom | ast.Import | Function | ast.ClassDef)
+    if isinstance(stmt, ast.Assign) and not walrus:  # most statements, and the largest: tables
+        targets = (node for target in stmt.targets for node in ast.walk(target))
+        yield from ((node.id, True) for node in targets if isinstance(node, ast.Name))
+        return
     for node in _same_scope(stmt):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
@@ -225,7 +226,9 @@ def _bound(stmt: ast.stmt) -> Iterator[tuple[str, bool]]:
                 yield other or name.split(".")[0], plain
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name, node is stmt
-                yield from ((n, False) for g in ast.walk(node) if isinstance(g, ast.Global) for n in g.names)
+                for inner in statements(node.body):
+                    if isinstance(inner, ast.Global):
+                        yield from ((other, False) for other in inner.names)
             case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
                 yield name, False
 

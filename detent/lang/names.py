@@ -79,9 +79,8 @@ class Names(Emitter):
         if value is not None:
             return value
         if node.id in self.locals:
-            raise self.error(
-                UnknownName, f"'{node.id}' is read before it is assigned", node, "assign it on every path that leads here"
-            )
+            message, help = f"'{node.id}' is read before it is assigned", "assign it on every path that leads here"
+            raise self.error(UnknownName, message, node, help)
         return self.outer(node, self._outside(node))
 
     def outer(self, node: ast.expr, found: Reference) -> SSAValue:

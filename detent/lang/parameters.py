@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from types import FunctionType
 from typing import Any
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue, TypeAttribute
 
 from detent.dialects.selir.structure import InputOp
 from detent.dialects.selir.types import TYPES, Source, SourceAttr
@@ -35,16 +34,17 @@ def type_text(declared: Any) -> str:
 class Parameters(Statements):
     """Lowers a selection's parameters."""
 
-    def parameters(self, function: FunctionType, node: Function) -> None:
+    def parameters(self, node: Function) -> None:
         """Emit what each parameter stands for. Raises WrongRecord."""
         seen: dict[str, str] = {}
-        if node.args.vararg or node.args.kwarg:
-            self.refuse("variadic parameter", node.args.vararg or node.args.kwarg)  # type: ignore[arg-type]
+        for starred in (node.args.vararg, node.args.kwarg):
+            if starred is not None:
+                self.refuse("variadic parameter", starred)
         defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
         if defaults:
             self.refuse("selection default", defaults[0])
         for arg in parameters(node.args):
-            record = self._record_class(function, arg)
+            record = self._record_class(arg)
             for name, (kind, _) in record.__detent_fields__.items():
                 if kind != "fact" and name in seen:
                     message = f"input '{name}' is in two records: {seen[name]} and {record.__name__}"
@@ -54,22 +54,22 @@ class Parameters(Statements):
             self.env[arg.arg] = self._record(record, arg)
             hint(self.env[arg.arg], arg.arg)
 
-    def _record_class(self, function: FunctionType, arg: ast.arg) -> Any:
+    def _record_class(self, arg: ast.arg) -> Any:
         if arg.annotation is None:
             raise self.error(WrongRecord, f"parameter '{arg.arg}' has no annotation", arg, EXAMPLE)
-        declared = function.__annotations__.get(arg.arg)
-        if isinstance(declared, str):
+        declared: Any = self.function.__annotations__.get(arg.arg)
+        if isinstance(declared, str):  # from __future__ import annotations
             found = self.reference(arg.annotation)
-            declared = found.value if found is not None else None
+            declared = None if found is None else found.value
         if not hasattr(declared, "__detent_fields__"):
             text = self.source.span(arg.annotation).text
             raise self.error(WrongRecord, f"parameter '{arg.arg}': {text} is not a record", arg, EXAMPLE)
-        self.owner.read_record(declared, self.names)
         return declared
 
     def _record(self, record: Any, arg: ast.arg) -> SSAValue:
         """The value of one parameter: facts, inputs, or a record of both."""
         fields: dict[str, tuple[str, Any]] = record.__detent_fields__
+        places = self.owner.declarations(record, self.names)
         declared = {name: type_text(type_) for name, (kind, type_) in fields.items() if kind == "fact"}
         properties = {"section": string(section_of(record)), "fields": constant(declared)}
         facts = self.emit(FactsOp, arg, (), properties).results[0] if declared or not fields else None
@@ -78,17 +78,19 @@ class Parameters(Statements):
         values: list[SSAValue] = []
         for name, (kind, type_) in fields.items():
             if kind == "fact":
-                assert facts is not None
-                values.append(self.emit(FieldOp, arg, (facts,), {"name": string(name)}).results[0])
+                operands = (facts,) if facts is not None else ()
+                op: Operation = self.emit(FieldOp, arg, operands, {"name": string(name)}, at=places.get(name))
             else:
-                values.append(self._input(name, kind, type_text(type_), arg))
+                input_type = self._input_type(name, type_text(type_), arg)
+                properties = {"name": string(name), "source": SOURCES[kind]}
+                op = self.emit(InputOp, arg, (), properties, results=(input_type,), at=places.get(name))
+            values.append(op.results[0])
             hint(values[-1], name)
         return self.emit(RecordOp, arg, values, {"fields": strings(*fields)}).results[0]
 
-    def _input(self, name: str, kind: str, declared: str, arg: ast.arg) -> SSAValue:
-        type_ = TYPES.get(declared.lower())
-        if type_ is None or declared in ("any", "none"):
+    def _input_type(self, name: str, declared: str, arg: ast.arg) -> TypeAttribute:
+        found = TYPES.get(declared.lower())
+        if found is None or declared in ("any", "none"):
             message = f"input '{name}' is declared {declared}"
             raise self.error(WrongRecord, message, arg, "an input is an int, a float, an f32, a bool or a str")
-        properties = {"name": string(name), "source": SOURCES[kind]}
-        return self.emit(InputOp, arg, (), properties, results=(type_,)).results[0]
+        return found

@@ -20,7 +20,7 @@ class Refusal(NamedTuple):
 LOOP = "use a comprehension or a reduction (min, max, sum, any, all, next) over a static collection"
 CONDITION = "state what must hold as require(condition, message), or choose with 'if'"
 TOP = "move it to the top of the file; only functions and literal constants of other modules may be used"
-BITS = "write it with // and % by powers of two, or as a deployment fact"
+PURE = "a program is pure; do this outside, around the call of the selector"
 LOGIC = "write 'and', 'or', 'not' on bools; on ints use // and % by powers of two"
 ITERATE = "put it where it is consumed, such as min(...), tuple(...), sorted(...) or a comprehension"
 
@@ -28,14 +28,14 @@ REFUSALS: dict[str, Refusal] = {
     # statements
     "AsyncFor": Refusal("an 'async for' loop", LOOP),
     "AsyncFunctionDef": Refusal("an async function", "write a plain function; a selection waits for nothing"),
-    "AsyncWith": Refusal("an 'async with' block", "a program is pure; do this outside, around the call of the selector"),
+    "AsyncWith": Refusal("an 'async with' block", PURE),
     "Assert": Refusal("'assert'", "write require(condition, message), or assume(condition) for what bounds an input"),
     "Break": Refusal("'break'", LOOP),
     "ClassDef": Refusal("a class inside a function", "define records with @record at the top of the file"),
     "Continue": Refusal("'continue'", LOOP),
     "Delete": Refusal("'del'", "leave the name alone; values never change and are dropped when nothing uses them"),
     "For": Refusal("a 'for' loop", LOOP),
-    "FunctionDef": Refusal("a function inside a function", "define the helper at the top of the file and pass what it needs"),
+    "FunctionDef": Refusal("a function inside a function", "define it at the top of the file and pass what it needs"),
     "Global": Refusal("'global'", "return the value, or make it a deployment fact"),
     "Import": Refusal("an import inside a function", TOP),
     "ImportFrom": Refusal("an import inside a function", TOP),
@@ -46,14 +46,14 @@ REFUSALS: dict[str, Refusal] = {
     "TryStar": Refusal("'try'", "nothing in a program raises; test beforehand with 'if' or table.get(key, default)"),
     "TypeAlias": Refusal("a type alias inside a function", "leave it out; types of local values are not declared"),
     "While": Refusal("a 'while' loop", LOOP),
-    "With": Refusal("a 'with' block", "a program is pure; do this outside, around the call of the selector"),
+    "With": Refusal("a 'with' block", PURE),
     "aliasing update": Refusal("'|=', which changes a dict that others may share,", "write a = a | b"),
     "bare annotation": Refusal("a declaration without a value", "assign a value, or leave the line out"),
     "expression statement": Refusal(
-        "an expression whose value is not used", "assign or return it; only assume(...), require(...) and calls of helpers stand alone"
+        "an expression whose value is not used", "assign or return it; only conditions and calls of helpers stand alone"
     ),
     "attribute target": Refusal("assignment to an attribute", "records do not change; assign to a new name"),
-    "item target": Refusal("assignment to an item", "build the whole dict or tuple at once: a display, a comprehension, or a | b"),
+    "item target": Refusal("assignment to an item", "build it at once: a display, a comprehension, or a | b"),
     "starred target": Refusal("a starred target", "name every element, or use items: first = values[0]"),
     # expressions
     "Await": Refusal("'await'", "a selection waits for nothing; compute it before and make it an input"),
@@ -75,13 +75,13 @@ REFUSALS: dict[str, Refusal] = {
     "dict unpacking": Refusal("'**' in a dict display", "join dicts with a | b"),
     "identity": Refusal("'is' with anything but None", "compare with =="),
     "equality with None": Refusal("'==' or '!=' with None", "write 'is None' or 'is not None'"),
-    "lambda": Refusal("a lambda that is not an argument of a call", "define a helper with 'def' at the top of the file"),
+    "lambda": Refusal("a lambda that is not an argument of a call", "define a helper at the top of the file"),
     "lambda parameters": Refusal(
-        "a lambda with defaults, keyword-only or starred parameters", "use plain parameters; outer values can be used directly"
+        "a lambda with anything but plain parameters", "use plain parameters; it sees the values around it"
     ),
     "generator": Refusal("a generator that is not consumed where it stands", "write a list: [...]"),
     "iterator": Refusal("an iterator or view that is kept as a value", ITERATE),
-    "next of a collection": Refusal("next(...) of anything but a generator expression", "write next((x for x in values), default)"),
+    "next of a collection": Refusal("next(...) of anything but a generator", "write next((x for x in xs), default)"),
     "computed callee": Refusal("a call of a value", "call functions by name, and choose between their results"),
     "argument unpacking": Refusal("'*' or '**' in a call", "write the arguments out"),
     "condition inside": Refusal("assume or require inside an expression", "make it a statement of its own"),
@@ -96,8 +96,7 @@ REFUSALS: dict[str, Refusal] = {
     "UAdd": Refusal("unary '+'", "leave the sign out"),
     # functions
     "decorator": Refusal("a decorator on a helper", "call a plain function"),
-    "selection decorator": Refusal("a decorator besides @selection", "leave it out; the front end reads the function's text"),
-    "selection call": Refusal("a call of a selection", "move what both need to a plain helper and call that"),
+    "selection decorator": Refusal("a decorator besides @selection", "leave it out; the text is what is read"),
     "variadic parameter": Refusal("a '*' or '**' parameter", "name every parameter"),
     "selection default": Refusal("a default of a selection's parameter", "write the value in the deployment"),
     "type parameter": Refusal("a type parameter", "leave it out; a helper takes values of any type"),

@@ -75,7 +75,7 @@ class Statements(Expressions):
             with self.region() as region:
                 self.ends(node, self._until_return([*stmts, *rest], node))
             regions.append(region)
-        return self.choose(cond, node, *regions).results[0]
+        return self.choose(cond, node, regions[0], regions[1]).results[0]
 
     def _if(self, node: ast.If) -> None:
         """A branch that goes on: it gives every name that one of its arms assigns."""
@@ -92,7 +92,7 @@ class Statements(Expressions):
             self.block = region.block
             self.ends(node, *(env[name] if name in env else self._undefined(name, node) for name in names))
         self.block, self.env = outer, dict(before)
-        merged = self.choose(cond, node, *(region for region, _ in arms))
+        merged = self.choose(cond, node, arms[0][0], arms[1][0])
         for name, value in zip(names, merged.results, strict=True):
             self.env[name] = value
             hint(value, name)

@@ -6,6 +6,7 @@ import ast
 import linecache
 import os
 import re
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from types import CodeType, FunctionType
 
@@ -15,7 +16,7 @@ from detent.lang.errors import LanguageError, SourceUnavailable
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # The part of a compound statement that names what is wrong with it: up to the end of this child.
-_HEADS = {
+_HEADS: dict[type[ast.AST], str] = {
     ast.For: "iter",
     ast.AsyncFor: "iter",
     ast.While: "test",
@@ -23,7 +24,8 @@ _HEADS = {
     ast.Match: "subject",
 }
 _DEFINITION = re.compile(r"(?:async\s+def|def|class)\s+(\w+)")
-_KEYWORDS = {ast.Try: "try", ast.TryStar: "try"}
+_BLOCKS = frozenset({"body", "orelse", "handlers", "finalbody", "cases"})
+_KEYWORDS: dict[type[ast.AST], str] = {ast.Try: "try", ast.TryStar: "try"}
 
 
 class SourceFile:
@@ -48,17 +50,24 @@ class SourceFile:
         try:
             return ast.parse(self.text, self.path)
         except SyntaxError as error:
-            line, column = error.lineno or 1, error.offset or 1
-            text = self.lines[line - 1][column - 1 : column]
-            raise LanguageError(f"not Python: {error.msg}", Span(self.shown, line, column, text)) from None
+            raise not_python(error, self.shown, self.text) from None
 
     @cached_property
     def functions(self) -> dict[tuple[int, str], Function]:
         """Every function definition by the line where its code object starts, and its name."""
         found: dict[tuple[int, str], Function] = {}
-        for node in ast.walk(self.tree):
+        for node in statements(self.tree.body):
             if isinstance(node, Function):
                 found[min((d.lineno for d in node.decorator_list), default=node.lineno), node.name] = node
+        return found
+
+    def fields(self, name: str) -> dict[str, Span]:
+        """The annotated fields of a class of this file."""
+        found: dict[str, Span] = {}
+        for node in statements(self.tree.body):
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                annotated = [stmt for stmt in node.body if isinstance(stmt, ast.AnnAssign)]
+                found = {stmt.target.id: self.span(stmt) for stmt in annotated if isinstance(stmt.target, ast.Name)}
         return found
 
     @cached_property
@@ -119,6 +128,24 @@ class SourceFile:
         whole = self.span(node)
         found = _DEFINITION.match(whole.text)
         return whole if found is None else whole._replace(column=whole.column + found.start(1), text=found[1])
+
+
+def statements(body: Sequence[ast.stmt | ast.ExceptHandler | ast.match_case]) -> Iterator[ast.AST]:
+    """Every statement in a block and in the blocks inside it."""
+    for stmt in body:
+        yield stmt
+        for block in stmt._fields:
+            if block in _BLOCKS:
+                yield from statements(getattr(stmt, block))
+
+
+def not_python(error: SyntaxError, shown: str, text: str) -> LanguageError:
+    """What Python itself says against a text, as an error of ours; ``shown`` is the file's name in spans."""
+    lines, line, column = text.split("\n"), error.lineno or 1, error.offset or 1
+    piece = lines[line - 1][column - 1 :] if line <= len(lines) else ""
+    if error.end_lineno == line and error.end_offset is not None and error.end_offset > column:
+        piece = piece[: error.end_offset - column]
+    return LanguageError(f"not Python: {error.msg}", Span(shown, line, column, piece))
 
 
 def _codes(code: CodeType, like: CodeType) -> list[CodeType]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detent.runtime.errors import DetentError, NotLegal, UnknownName, named, shorten
-from detent.runtime.selector import Selector, brief
+from detent.runtime.selector import Selector, brief, position
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Repin:
                 continue
             condition = self.document["conditions"][refutation["condition"]]
             inputs = self.document["witnesses"][witness]
-            place = f"{condition['source']['file']}:{condition['source']['line']}"
+            place = position(condition["source"])
             why = f": {condition['message']}" if condition["message"] else ""
             return NotLegal(f"{self.family}: {chosen} is not legal: {place}: require {condition['text']}{why} "
                             f"does not hold with {named(inputs)}", remedy, condition, inputs)

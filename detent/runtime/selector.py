@@ -61,9 +61,14 @@ def brief(document: Mapping[str, Any]) -> dict[str, Any]:
         "program": document["program"],
         "inputs": [[item["name"], item["type"]] for item in document["inputs"]],
         "points": [[item["name"], item["type"]] for item in document["points"]],
-        "conditions": [[c["kind"], c["message"], c["text"], f"{c['source']['file']}:{c['source']['line']}",
-                        [*c["pins"], *c["knobs"]]] for c in document["conditions"]],
+        "conditions": [[c["kind"], c["message"], c["text"], position(c["source"]), [*c["pins"], *c["knobs"]]]
+                       for c in document["conditions"]],
     }
+
+
+def position(source: Mapping[str, Any] | None) -> str:
+    """``file:line`` of a location in a solution document, as generated source writes it; empty for none."""
+    return "" if source is None else f"{source['file']}:{source['line']}"
 
 
 class _Compiled:

@@ -74,6 +74,8 @@ class Shelf:
         path = os.path.join(folder, f"{header['id']}.solution")
         body = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
         try:
+            # One after the other: makedirs gives the mode to the innermost only.
+            os.makedirs(self.solutions_folder, mode=0o700, exist_ok=True)
             os.makedirs(folder, mode=0o700, exist_ok=True)
             for suffix, data in payloads.items():
                 write_atomic(os.path.join(folder, f"{header['id']}.{suffix}"), data)

@@ -24,7 +24,7 @@ from detent.passes.dce import delete_dead
 from detent.passes.domains import Abstract, may_fail
 from detent.passes.failures import check_failures
 from detent.passes.flatten import Flattened
-from detent.passes.graph import Graph
+from detent.passes.graph import Graph, Location
 from detent.passes.input_domains import input_domains
 from detent.passes.legality import Legality, judge
 from detent.passes.min_cut import insert_pins
@@ -79,6 +79,7 @@ class Compiled:
     moves: list[bool]
     fails: set[int]
     facts_read: list[str]
+    points_location: Location | None
     timings: dict[str, float] = field(default_factory=dict)
 
     def moves_point(self, node: int) -> bool:
@@ -125,10 +126,10 @@ def compile_program(module: ModuleOp, facts: Mapping[str, Mapping[str, Any]], de
     if switches == Switches():
         # An ablation only reports; that no operation fails is proved once, with everything on.
         check_failures(bound, sweep.sets)
-    bound.verify()
     step("cut")
-    moves = _moves(Flattened(bound), switches.control)
-    insert_pins(bound, control=switches.control, cut=switches.cut)
+    unpinned = Flattened(bound)
+    moves = _moves(unpinned, switches.control)
+    insert_pins(bound, control=switches.control, cut=switches.cut, flat=unpinned)
     flat = Flattened(bound)
     graph = flat.graph
     step("judge")
@@ -137,7 +138,8 @@ def compile_program(module: ModuleOp, facts: Mapping[str, Mapping[str, Any]], de
     legality = judge(graph, {node: c.values for node, c in found.items()}, domains)
     step("done")
     return Compiled(bound, graph, domains, found, legality, [moves.get(value, False) for value in flat.values],
-                    failing_nodes(flat, sweep.sets), [f"{s}.{n}" for s, n in binding.read], timings)
+                    failing_nodes(flat, sweep.sets), [f"{s}.{n}" for s, n in binding.read],
+                    flat.points_location, timings)
 
 
 def _moves(flat: Flattened, control: bool) -> dict[SSAValue, bool]:
@@ -160,8 +162,8 @@ def failing_nodes(flat: Flattened, sets: Mapping[SSAValue, Abstract]) -> set[int
     return found
 
 
-def relabel(graph: Graph, name: Callable[[str], str]) -> None:
-    """Rename the files in a graph's locations, so that they do not depend on a directory."""
+def relabel(compiled: Compiled, name: Callable[[str], str]) -> None:
+    """Rename the files in all locations, so that they do not depend on a directory."""
     names: dict[str, str] = {}
 
     def rename(file: str) -> str:
@@ -169,6 +171,8 @@ def relabel(graph: Graph, name: Callable[[str], str]) -> None:
             names[file] = name(file)
         return names[file]
 
+    graph, returned = compiled.graph, compiled.points_location
+    compiled.points_location = returned and returned._replace(file=rename(returned.file))
     graph.locations = [loc and loc._replace(file=rename(loc.file)) for loc in graph.locations]
     graph.conditions = [c if c.location is None else c._replace(location=c.location._replace(
         file=rename(c.location.file))) for c in graph.conditions]

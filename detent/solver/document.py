@@ -109,7 +109,8 @@ def _point(compiled: Compiled, name: str, node: int) -> dict[str, Any]:
     return {"name": name, "type": graph.types[node], "batch_dependent": compiled.moves_point(node),
             "constant": graph.data[node] if constant else None, "is_constant": constant,
             "pins": leaves["pin"], "knobs": leaves["knob"], "requests": leaves["input"],
-            "source": place(graph.locations[node])}
+            # A constant is shared by the whole program; what names the point is the return statement.
+            "source": place(compiled.points_location if constant else graph.locations[node])}
 
 
 def _pin(compiled: Compiled, node: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from detent.runtime.cache import Entry
 
 if TYPE_CHECKING:
     from detent.passes.graph import Graph
+    from detent.runtime.repin import Repin
     from detent.runtime.selector import Selector, UnpinnedSelector
 
 
@@ -93,21 +94,29 @@ class Solution:
 
         Raises UnknownName for a pin or value the solution does not have.
         """
-        from detent.runtime.legal import refutation
+        from detent.runtime.errors import NotLegal
 
-        return refutation(self.document, assignment)
+        try:
+            self._repin.check(assignment)
+        except NotLegal as error:
+            return {"condition": error.condition, "witness": error.witness}
+        return None
 
     def selector(self, assignment: Mapping[str, Any] | None = None) -> Selector:
         """The compiled selector under an assignment (the default one if None)."""
-        from detent.runtime.selector import repin
+        return self._repin(self._repin.complete({} if assignment is None else assignment))
 
-        return repin(self.document, self.default if assignment is None else assignment)
+    @cached_property
+    def _repin(self) -> Repin:
+        from detent.runtime.repin import Repin
+
+        return Repin(self.document)
 
     def unpinned(self) -> UnpinnedSelector:
         """The program as it is, without pins: checks assumes, reports requires."""
         from detent.runtime.selector import UnpinnedSelector
 
-        source = self.entry.unpinned
+        source = self.entry.unpinned()
         assert source is not None
         return UnpinnedSelector(self.document, source)
 
@@ -116,4 +125,4 @@ class Solution:
         """The optimised graph with its pins marked."""
         from detent.solver.graph_json import graph_from_document
 
-        return graph_from_document(self.entry.graph)
+        return graph_from_document(self.entry.graph())

@@ -71,7 +71,7 @@ def _solve(function: Callable[..., Any] | None, target: Program, deployment: Dep
     started = time.perf_counter()
     switches = switches_of(ablate)
     progress("read the program")
-    from detent.lang.frontend import build_module
+    from detent.lang.builder import build_module
     from detent.lang.load import load_program
     from detent.solver.compiled import compile_program, relabel
 
@@ -81,12 +81,12 @@ def _solve(function: Callable[..., Any] | None, target: Program, deployment: Dep
     from detent.dialects.selir.source import display_path, real_path
 
     shown = {display_path(path): name for name, path in real.items()}
-    relabel(compiled.graph, lambda file: shown.get(file, display_name(real_path(file), target.path)))
+    relabel(compiled, lambda file: shown.get(file, display_name(real_path(file), target.path)))
     progress("write the selector")
     document, graph, unpinned = describe(compiled)
     document = {**document, "program": target.name, "deployment": deployment.name, "detent": _version(),
                 "seconds": time.perf_counter() - started}
-    files = [SourceFile(name, path, built.texts.get(path)) for name, path in real.items()]
+    files = [SourceFile(name, path, None) for name, path in real.items()]
     return cache.put_solution(target, deployment, [("ablate", ablate)] if ablate else [], compiled.facts_read,
                               files, document, graph, unpinned)
 

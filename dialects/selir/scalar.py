@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.dialects.builtin import Attribute
 from xdsl.interfaces import HasFolderInterface
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     AnyAttr,
     IRDLOperation,
@@ -171,6 +171,9 @@ SCALAR_OPS: dict[str, type[ScalarOp]] = {
 }
 """Operation class by name in the semantics table."""
 
+SCALAR_KINDS: dict[type, str] = {op: kind for kind, op in SCALAR_OPS.items()}
+"""Name in the semantics table by operation class: quicker than isinstance, which costs a lot on xDSL's classes."""
+
 
 @irdl_op_definition
 class LookupOp(IRDLOperation, HasFolderInterface):
@@ -203,7 +206,3 @@ class LookupOp(IRDLOperation, HasFolderInterface):
         key = constant_of(self.key)
         return None if key is None else (ValueAttr(look_up(self.table.data, key.data)),)
 
-
-def kind_of(op: Operation) -> str | None:
-    """The semantics table's name of a scalar operation, None for any other operation."""
-    return op.kind if isinstance(op, ScalarOp) else None

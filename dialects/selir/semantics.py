@@ -25,13 +25,14 @@ from typing import Any
 Scalar = int | float | bool | str | None
 
 NUMERIC = ("int", "float", "f32")
-_PACK = struct.Struct("f")
+_pack, _unpack = struct.Struct("f").pack, struct.Struct("f").unpack
 
 
 def round32(value: float) -> float:
     """Round to the nearest IEEE single, ties to even; overflow gives an infinity, as C does."""
     try:
-        return float(_PACK.unpack(_PACK.pack(value))[0])
+        rounded: float = _unpack(_pack(value))[0]
+        return rounded
     except OverflowError:
         return math.copysign(math.inf, value)
 

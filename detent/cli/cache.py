@@ -1,0 +1,90 @@
+"""``detent cache``: what is stored, why a lookup missed, and how to start over."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from detent.cli.options import deployment_option, json_option, program_argument
+from detent.cli.output import show, show_json
+
+
+@click.group("cache")
+def cache_command() -> None:
+    """Look into the cache of solutions and selectors.
+
+    It is in DETENT_CACHE_DIR, else in XDG_CACHE_HOME/detent, else in ~/.cache/detent.
+    """
+
+
+@cache_command.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List what is stored, most recently used first."""
+    from detent.runtime.cache import Store
+
+    store = Store()
+    entries = store.entries()
+    if as_json:
+        show_json({"directory": store.directory, "entries": entries})
+        return
+    from detent.solver.views.sections import Paragraph, Table
+
+    size = sum(entry["bytes"] for entry in entries)
+    head = Paragraph((f"{store.directory}: {len(entries)} entries, {size / 1e6:.1f} MB",))
+    rows = tuple((e["program"], e["deployment"], e["kind"], _values(e), e["key"][:12], _age(e["created"]),
+                  f"{e['bytes'] / 1e3:,.0f} kB") for e in entries)
+    columns = ("program", "deployment", "kind", "values", "key", "age", "size")
+    show([head, Table("", columns, rows, right=("age", "size"), whole=("program", "deployment"))] if rows else [head])
+
+
+@cache_command.command("why")
+@program_argument
+@deployment_option
+@click.option("--ablate", metavar="X", help="Ask about the solution with this ablation.")
+@json_option
+def why(program: str, deployment: str, ablate: str | None, as_json: bool) -> None:
+    """Say whether a solve would hit, and if not, what changed since the nearest entry."""
+    from detent.runtime.cache import Store
+    from detent.runtime.deployment import load
+    from detent.runtime.sources import resolve
+
+    target = resolve(program)
+    changes = Store().why(target, load(deployment), [("ablate", ablate)] if ablate else [])
+    if as_json:
+        show_json({"hit": not changes,
+                   "changes": [{"part": c.part, "before": c.before, "after": c.after} for c in changes]})
+    elif not changes:
+        click.echo(f"{target.name} on {deployment} is in the cache")
+    else:
+        click.echo("\n".join([f"{target.name} on {deployment} is not in the cache:", *(f"  {c}" for c in changes)]))
+
+
+@cache_command.command("clear")
+@json_option
+def clear(as_json: bool) -> None:
+    """Remove everything Detent stored there, and nothing else."""
+    from detent.runtime.cache import Store
+
+    store = Store()
+    removed = store.clear()
+    if as_json:
+        show_json({"directory": store.directory, "removed": removed})
+    else:
+        click.echo(f"removed {removed} entries from {store.directory}")
+
+
+def _values(entry: dict[str, Any]) -> str:
+    """A selector's constants; a solution has none."""
+    return ", ".join(f"{name}={value!r}" for name, value in entry.get("assignment", {}).items())
+
+
+def _age(created: int) -> str:
+    """Seconds since the epoch as an age in its largest unit: ``3 h``."""
+    age = max(0, int(time.time()) - created)
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if age >= seconds:
+            return f"{age // seconds} {unit}"
+    return f"{age} s"

@@ -1,0 +1,92 @@
+"""How a command ends when something is wrong: one line on standard error, and an exit code.
+
+Only here. Commands raise; they print no errors themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from detent.runtime.errors import CacheWarning, DetentError
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def guarded(call: Callable[[], object], *, debug: bool) -> int:
+    """The exit code of a command: what ``call`` returns (None is 0), or an error's code after its line is printed.
+
+    With ``debug`` the traceback comes first.
+    """
+    with _plain_warnings():
+        try:
+            code = call()
+        except click.exceptions.NoArgsIsHelpError as usage:
+            usage.show()
+            return usage.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("interrupted", err=True)
+            return INTERRUPTED
+        except Exception as error:
+            if debug:
+                import traceback
+
+                traceback.print_exc()
+            click.echo(f"error: {line(error)}", err=True)
+            return error.exit_code if isinstance(error, (click.ClickException, DetentError)) else BAD_INPUT
+    return code if isinstance(code, int) else 0
+
+
+def line(error: Exception) -> str:
+    """What is wrong, where, and what to do, on one line."""
+    return " ".join(_text(error).split())
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, click.UsageError):
+        hint = f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""
+        return f"{error.format_message().rstrip('.')}{hint}"
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, DetentError):
+        return str(error)
+    if _is(error, "detent.dialects.selir.source", "SourceError"):
+        return str(getattr(error, "one_line"))  # noqa: B009 (the class may not be imported here)
+    if _is(error, "detent.passes.errors", "AnalysisError"):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror or error}; check the path and its permissions"
+    return f"a fault in Detent: {type(error).__name__}: {error}; run it again with --debug and report the traceback"
+
+
+def does_not_apply(error: Exception) -> bool:
+    """Whether a program cannot be solved because the deployment lacks what it is about (MoE on a dense model)."""
+    return _is(error, "detent.passes.partial_eval", "DoesNotApply")
+
+
+def _is(error: Exception, module: str, name: str) -> bool:
+    """Like ``isinstance`` with a class of the compiler, which is imported if one of its errors was raised."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(error, getattr(loaded, name))
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Detent's own warnings as one line each on standard error, without Python's file and source line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", CacheWarning)
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: object) -> None:
+            if issubclass(category, CacheWarning):
+                click.echo(f"warning: {message}", err=True)
+            else:
+                shown(message, category, *rest)  # type: ignore[arg-type]
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield

@@ -1,0 +1,77 @@
+"""``detent explain``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detent.cli.options import deployment_option, program_argument
+from detent.cli.output import show
+from detent.cli.progress import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@click.command("explain", epilog="""\b
+Examples:
+  detent explain attention -d qwen3-30b-a3b-tp4-h200
+  detent explain attention -d qwen3-30b-a3b-tp4-h200 --point num_splits
+  detent explain moe -d qwen3-30b-a3b-tp4-h200 --html moe.html""")
+@program_argument
+@deployment_option
+@click.option("--point", metavar="P", help="One selection point: its values, and why it follows the batch.")
+@click.option("--pin", metavar="P", help="One pin: candidates, what rules them out and where, and what it cuts.")
+@click.option("--html", metavar="FILE", type=click.Path(dir_okay=False), help="Write the whole graph as one page.")
+@click.option("--dot", is_flag=True, help="Print the cut for Graphviz.")
+@click.option("--mermaid", is_flag=True, help="Print the cut as a Mermaid flowchart.")
+def explain_command(program: str, deployment: str, point: str | None, pin: str | None, html: str | None, dot: bool,
+                    mermaid: bool) -> None:
+    """Show the cut: which values are pinned, what hangs on them, and why."""
+    given = [name for name, value in (("--point", point), ("--pin", pin), ("--html", html), ("--dot", dot),
+                                      ("--mermaid", mermaid)) if value]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other; give one")
+    from detent.solver.solve import solve
+
+    with Steps(f"{program} for {deployment}") as step:
+        solution = solve(program, deployment, progress=step)
+    document, graph = solution.document, solution.graph
+    if html is not None:
+        from detent.runtime.encoding import write_atomic
+        from detent.solver.views.page import page
+
+        write_atomic(html, page(document, graph).encode(), mode=0o644)
+        click.echo(f"wrote {html} ({os.path.getsize(html) / 1e6:.1f} MB): open it in a browser")
+    elif dot:
+        from detent.solver.views.dot import dot as written
+
+        click.echo(written(document, graph), nl=False)
+    elif mermaid:
+        from detent.solver.views.mermaid import mermaid as flowchart
+
+        click.echo(flowchart(document, graph), nl=False)
+    elif point is not None:
+        from detent.solver.views.one import point_table
+
+        _check("point", point, document)
+        show(point_table(document, graph, point))
+    elif pin is not None:
+        from detent.solver.views.one import pin_table
+
+        _check("pin", pin, document)
+        show(pin_table(document, graph, pin))
+    else:
+        from detent.solver.views.table import cut_table
+
+        show(cut_table(document, graph))
+
+
+def _check(kind: str, name: str, document: Mapping[str, Any]) -> None:
+    from detent.runtime.errors import UnknownName
+
+    known = [entry["name"] for entry in document[f"{kind}s"]]
+    if name not in known:
+        raise UnknownName(kind, name, known, document["program"])

@@ -1,0 +1,41 @@
+"""What commands write to standard output: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from detent.solver.views.sections import Section
+
+PIPED_WIDTH = 100
+"""Columns of a table that is not written to a terminal."""
+MIN_WIDTH, MAX_WIDTH = 60, 160
+
+
+def show(sections: Sequence[Section]) -> None:
+    """Draw text views: as wide as the terminal and coloured there, plain and 100 columns wide in a pipe."""
+    from detent.solver.views.sections import render
+
+    terminal = sys.stdout.isatty()
+    width = PIPED_WIDTH
+    if terminal:
+        import shutil
+
+        width = max(MIN_WIDTH, min(shutil.get_terminal_size((PIPED_WIDTH, 24)).columns, MAX_WIDTH))
+    click.echo(render(sections, width, color=terminal and "NO_COLOR" not in os.environ), nl=False)
+
+
+def show_json(value: Any) -> None:
+    """Write a JSON document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def place(source: dict[str, Any] | None) -> str | None:
+    """``file:line`` of a document's location."""
+    return f"{source['file']}:{source['line']}" if source else None

@@ -1,0 +1,185 @@
+"""Ablations: the same program solved with one analysis switched off, beside the whole solver.
+
+An ablation only reports. It may find pins that nobody can judge (no finite candidates, conditions that still
+move with the batch); that is its result and no error. Where pins leave a point moving, two inputs show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from detent.passes.errors import AnalysisError
+from detent.passes.graph import Graph
+from detent.runtime.cache import Store
+from detent.runtime.deployment import Deployment, load
+from detent.runtime.sources import display_name
+from detent.solver.solution import Solution
+from detent.solver.solve import Progress, program_of, solve, switches_of
+
+if TYPE_CHECKING:
+    from detent.passes.boxes import Domain
+
+SAMPLES = 2_048
+SEED = 4_711
+
+
+@dataclass(frozen=True)
+class Counts:
+    """One row of the comparison. ``moving``: points that would follow the batch without pins, as far as the
+    analysis sees. ``candidates`` and ``legal`` are None where they are not finite or cannot be judged."""
+
+    pins: int
+    moving: int
+    candidates: int | None
+    legal: int | None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A point that took two values under the same values of the pins, at two inputs that satisfy every assume."""
+
+    point: str
+    values: tuple[Any, Any]
+    inputs: tuple[dict[str, Any], dict[str, Any]]
+    pins: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``document`` is the ablated program's, with None for what could not be judged; ``problem`` says why.
+
+    ``ablated`` is None in that case. ``off`` says in words what ``name`` switches off.
+    """
+
+    name: str
+    off: str
+    full: Solution
+    ablated: Solution | None
+    document: Mapping[str, Any]
+    problem: str
+    moved: Moved | None
+
+    @property
+    def rows(self) -> tuple[Counts, Counts]:
+        """The counts of the whole solver and of the ablated one."""
+        return counts(self.full.document), counts(self.document)
+
+
+def counts(document: Mapping[str, Any]) -> Counts:
+    """The numbers an ablation is judged by."""
+    moving = sum(point["batch_dependent"] for point in document["points"])
+    return Counts(len(document["pins"]), moving, document["candidates"], document["legal"])
+
+
+def compare(program: str | Callable[..., Any], deployment: str | Deployment, name: str, *,
+            store: Store | None = None, progress: Progress = lambda step: None) -> Comparison:
+    """Solve a program as it is and with the ablation ``name`` (see ``ABLATIONS``).
+
+    Raises UnknownName for another ablation, and what :func:`detent.solver.solve.solve` raises for the program as
+    it is. An ablation that leaves no cut at all is an AnalysisError too.
+    """
+    switches_of(name)
+    from detent.passes.input_domains import input_domains
+    from detent.solver.compiled import ABLATIONS
+
+    facts = load(deployment) if isinstance(deployment, str) else deployment
+    full = solve(program, facts, store=store, progress=progress)
+    ablated: Solution | None = None
+    problem = ""
+    try:
+        ablated = solve(program, facts, ablate=name, store=store, progress=progress)
+        document, graph = ablated.document, ablated.graph
+    except AnalysisError as error:
+        problem = str(error)
+        progress("count the pins")
+        document, graph = _unjudged(program, facts, name)
+    progress("look for a point that moves")
+    moved = find_moved(graph, input_domains(graph))
+    return Comparison(name, ABLATIONS[name][0], full, ablated, document, problem, moved)
+
+
+def _unjudged(program: str | Callable[..., Any], deployment: Deployment, name: str) -> tuple[dict[str, Any], Graph]:
+    """The document and graph of an ablated program up to its cut, for one that cannot be judged."""
+    from detent.dialects.selir.source import real_path
+    from detent.lang.builder import build_module
+    from detent.lang.load import load_program
+    from detent.passes.candidates import Candidates
+    from detent.passes.control_dependence import flatten_branches
+    from detent.passes.cut import batch_dependent
+    from detent.passes.dce import delete_dead
+    from detent.passes.flatten import Flattened
+    from detent.passes.input_domains import input_domains
+    from detent.passes.legality import Legality
+    from detent.passes.min_cut import insert_pins
+    from detent.passes.partial_eval import Binding, bind
+    from detent.passes.simplify import Simplifier, program_domains
+    from detent.passes.value_ranges import pin_candidates
+    from detent.solver.compiled import Compiled, failing_nodes, relabel, split_module
+    from detent.solver.document import document
+
+    switches, target = switches_of(name), program_of(program)
+    built = build_module(program if callable(program) else load_program(target.id))
+    bound = bind(*split_module(built.module), Binding(deployment.facts, deployment.name),
+                 keep_keys=switches.keep_keys, equal_arms=switches.options.equal_arms)
+    flatten_branches(bound.block)
+    sweep = Simplifier(bound, switches.options, program_domains(bound))
+    sweep.run()
+    delete_dead(bound.block)
+    before = Flattened(bound)
+    moving = dict(zip(before.values, batch_dependent(before.graph, switches.control), strict=True))
+    insert_pins(bound, control=switches.control, cut=switches.cut)
+    flat = Flattened(bound)
+    graph = flat.graph
+    relabel(graph, lambda file: display_name(real_path(file), target.path))
+    total: int | None = 1
+    try:
+        found = pin_candidates(flat, sweep.sets)
+        for each in found.values():
+            total = total * len(each.values) if total is not None else None
+    except AnalysisError:
+        found, total = {node: Candidates([], False) for node in graph.of_kind("pin")}, None
+    compiled = Compiled(bound, graph, input_domains(graph), found, Legality({}),
+                        [moving.get(value, False) for value in flat.values], failing_nodes(flat, sweep.sets), [])
+    unknown = {"candidates": total, "legal": None, "legality": {"proved": None, "sampled": None}}
+    return {**document(compiled, None), **unknown, "program": target.name, "deployment": deployment.name}, graph
+
+
+def find_moved(graph: Graph, domains: Mapping[int, Domain]) -> Moved | None:
+    """A point that moves although every pin is a constant, found on a seeded sample; None for a sound cut.
+
+    Pins have the values that the program itself computes at the first sampled input, knobs their defaults, and
+    request inputs agree at the two inputs.
+    """
+    from detent.passes.cut import BATCH_DEPENDENT
+    from detent.passes.defaults import sample_inputs
+    from detent.passes.input_domains import relations
+    from detent.passes.interpret import interpret
+    from detent.passes.lowering import expression_function
+    from detent.solver.document import moving_points, name_of
+
+    nodes = dict(graph.points)
+    points = [name for name, _ in moving_points(graph)]
+    if not points:
+        return None
+    inputs, pins = graph.of_kind("input"), graph.of_kind("pin")
+    knobs = {node: graph.data[node].default for node in graph.of_kind("knob")}
+    samples = sample_inputs(graph, domains, relations(graph, dict(domains)), SAMPLES, SEED)
+    own = interpret(graph, {**samples[0], **knobs}, pins)
+    fixed = {node: own[node] for node in pins}
+    _, function = expression_function(graph, [nodes[name] for name in points], [*inputs, *knobs, *pins])
+    requests = [node for node in inputs if graph.data[node].source not in BATCH_DEPENDENT]
+    first: dict[tuple[Any, ...], tuple[Mapping[int, Any], tuple[Any, ...]]] = {}
+    moves: dict[str, Moved] = {}
+    for sample in samples:
+        values = function(*(sample[node] for node in inputs), *knobs.values(), *fixed.values())
+        values = values if len(points) > 1 else (values,)
+        start, expected = first.setdefault(tuple(sample[node] for node in requests), (sample, values))
+        for name, old, new in zip(points, expected, values, strict=True):
+            if old != new and name not in moves:
+                moves[name] = Moved(name, (old, new),
+                                    ({name_of(graph, n): start[n] for n in inputs},
+                                     {name_of(graph, n): sample[n] for n in inputs}),
+                                    {name_of(graph, n): value for n, value in fixed.items()})
+    return next((moves[name] for name in points if name in moves), None)
