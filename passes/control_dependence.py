@@ -64,8 +64,7 @@ def flatten_branches(block: Block) -> None:
     for op in list(block.ops):
         if isinstance(op, IfOp):
             _lift(op, block, op, None)
-            op.detach()
-            op.erase()
+            block.erase_op(op)
         elif isinstance(op, ConditionOp):
             flatten_branches(op.body.block)
 
@@ -83,7 +82,7 @@ def _lift(branch: IfOp, block: Block, anchor: Operation, outer: Path | None) -> 
                 assert isinstance(op, IfOp)
                 _lift(op, block, anchor, path)
                 continue
-            op.detach()
+            region.block.detach_op(op)
             block.insert_op_before(op, anchor)
             if kind in _CAN_FAIL:
                 _guard(op, path)

@@ -19,8 +19,7 @@ def delete_dead(block: Block) -> None:
     while op is not None:
         previous = op.prev_op
         if isinstance(op, (ScalarOp, ConstantOp, LookupOp)) and op.results[0].first_use is None:
-            op.detach()
-            op.erase()
+            block.erase_op(op)
         elif isinstance(op, ConditionOp):
             delete_dead(op.body.block)
         elif isinstance(op, IfOp):

@@ -119,7 +119,7 @@ def check_names_no_selection(graph: Graph, condition: Condition) -> None:
     """Raise :class:`AssumeNamesSelection` if an assume reads anything but inputs, facts and its own values."""
     for node in graph.slice((condition.root,)):
         kind = graph.kinds[node]
-        if kind in ("pin", "knob") or (graph.scopes[node] == 0 and kind not in ("input", "constant")):
+        if graph.scopes[node] == 0 and kind not in ("input", "constant"):
             name = graph.names[node] or (graph.data[node].name if kind == "knob" else kind)
             raise AssumeNamesSelection(
                 f"an assume reads {name!r}, which is {'a knob' if kind == 'knob' else 'a value of the selection'}",

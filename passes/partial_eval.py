@@ -87,7 +87,7 @@ def bind(program: ProgramOp, functions: Mapping[str, FuncOp], binding: Binding, 
         properties={"names": ArrayAttr([StringAttr(n) for n in names])}))
     block = Block(current.header)
     for op in list(current.block.ops):
-        op.detach()
+        current.block.detach_op(op)
         block.add_op(op)
     return ProgramOp.create(properties=dict(program.properties), regions=[Region(block)], location=program.location)
 
@@ -132,8 +132,6 @@ class PartialEval(ModulePass):
                 bound = bind(program, functions, Binding(found.facts, found.name), keep_keys=self.keep_keys,
                              equal_arms=self.equal_arms)
                 op.body.block.insert_op_before(bound, program)
-                program.detach()
-                program.erase()
+                op.body.block.erase_op(program)
         for function in functions.values():
-            function.detach()
-            function.erase()
+            op.body.block.erase_op(function)

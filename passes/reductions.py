@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from detent.passes import access
-from detent.passes.static import Filtered, is_residual, is_scalar
+from detent.passes.static import Filtered, is_residual, is_scalar, scalar_type
 
 if TYPE_CHECKING:
     from detent.passes.evaluator import Evaluator
@@ -57,7 +57,7 @@ def total(ev: Evaluator, collection: Any, start: Any = 0) -> Any:
     for guard, value in guarded(ev, collection):
         if guard is not True:
             value = ev.scalar("add", value, 0)  # bools count as ints
-            value = ev.merge(guard, value, ev.cast("float", 0) if access.scalar_type(value) == "float" else 0)
+            value = ev.merge(guard, value, ev.cast("float", 0) if scalar_type(value) == "float" else 0)
         result = ev.scalar("add", result, value)
     return result
 

@@ -104,8 +104,7 @@ class Simplifier:
         self._abstract[op.res] = frozenset((op.value.data,))
         if old is not op.res:
             op.res.replace_all_uses_with(old)
-            op.detach()
-            op.erase()
+            self._erase(op)
 
     @property
     def sets(self) -> Mapping[SSAValue, Abstract]:
@@ -167,7 +166,7 @@ class Simplifier:
         result, operands, guard = op.results[0], op.scalars, op.guard_value
         type = type_name(result.type)
         if guard is not None and (
-                self.known(guard) is not None or not may_fail(kind, [self.abstract(v) for v in operands])):
+                self.known(guard) == (True,) or not may_fail(kind, [self.abstract(v) for v in operands])):
             op.operands = operands
             guard = None
         found, abstract, table = self._reduce(kind, operands, type, guard)
@@ -179,16 +178,17 @@ class Simplifier:
     def _visit_lookup(self, op: LookupOp) -> None:
         result, key, guard, pairs = op.res, op.key, op.guard, op.table.data
         type, reachable, known = type_name(result.type), self.abstract(key), self.known(key)
-        if guard is not None and (self.known(guard) is not None or (
-                isinstance(reachable, frozenset) and reachable <= {k for k, _ in pairs})):
+        safe = isinstance(reachable, frozenset) and reachable <= {k for k, _ in pairs}
+        if guard is not None and (self.known(guard) == (True,) or safe):
             op.operands = [key]
             guard = None
         kind = ("lookup", op.table)
-        if known is not None:
+        safe = safe or self._never(guard)  # what could fail stays, so that it can be refused
+        if known is not None and safe:
             self._replace(op, self.constant(look_up(pairs, known[0]), type))
             return
         rows = [v for k, v in pairs if not isinstance(reachable, frozenset) or k in reachable] or [pairs[0][1]]
-        if len({constant_key(v) for v in rows}) == 1 and (self.options.value_sets or len(rows) == len(pairs)):
+        if safe and len({constant_key(v) for v in rows}) == 1 and (self.options.value_sets or len(rows) == len(pairs)):
             self._replace(op, self.constant(rows[0], type))
             return
         found = self._seen.get(self._key(kind, (key,), guard)) if self.options.cse else None
@@ -203,14 +203,23 @@ class Simplifier:
         if result.name_hint and type(found.owner) not in (InputOp, KnobOp, ConstantOp):
             found.name_hint = result.name_hint
         result.replace_all_uses_with(found)
-        op.detach()
-        op.erase()
+        self._erase(op)
+
+    @staticmethod
+    def _erase(op: Operation) -> None:
+        assert op.parent is not None
+        op.parent.erase_op(op)
 
     def _reduce(self, kind: str, operands: Sequence[SSAValue], type: str,
                 guard: SSAValue | None) -> tuple[SSAValue | None, Abstract, Table | None]:
-        """The value an operation equals, or None with what is known of its values."""
+        """The value an operation equals, or None with what is known of its values.
+
+        An operation that could fail is not folded, so that it can still be refused.
+        """
+        foldable = (SEMANTICS[kind].fails is None or self._never(guard)
+                    or not may_fail(kind, [self.abstract(v) for v in operands]))
         constants = [self._known.get(v) for v in operands]
-        if all(c is not None for c in constants):
+        if foldable and all(c is not None for c in constants):
             value = evaluate(kind, [c[0] for c in constants if c is not None], type)
             return self.constant(value, type), None, None
         found = rules.apply(self, kind, operands, type)
@@ -219,12 +228,18 @@ class Simplifier:
         if found is not None:
             return found, None, None
         abstract, table = self._transfer(kind, operands, type)
+        if not foldable:
+            return None, abstract, table
         if isinstance(abstract, frozenset):
             if len(abstract) == 1:
                 return self.constant(next(iter(abstract)), type), None, None
         elif abstract is not None and type == "int" and abstract.low == abstract.high:
             return self.constant(abstract.low, type), None, None
         return None, abstract, table
+
+    def _never(self, guard: SSAValue | None) -> bool:
+        """Whether a result is certainly not used."""
+        return guard is not None and self.known(guard) == (False,)
 
     def _key(self, kind: Any, operands: Sequence[SSAValue], guard: SSAValue | None) -> Any:
         ids = [id(v) for v in operands]

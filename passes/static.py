@@ -124,7 +124,7 @@ def same_known(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, float):
-        return a.hex() == b.hex()
+        return bool(a.hex() == b.hex())
     if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same_known, a, b))
     if isinstance(a, dict):

@@ -21,7 +21,7 @@ from detent.passes.spelling import ATOM, Block, Step, chain_statements, negated,
 FUNCTIONS = ("abs", "ceil", "f32", "float", "floor", "int", "isfinite", "max", "min", "Violation")
 """What emitted source may call."""
 WIDTH = 90
-"""Characters of an expression beyond which a part of it becomes a variable."""
+"""Characters of an operation's operands beyond which the longest of them become variables."""
 
 
 class Writer:
@@ -142,8 +142,10 @@ class Writer:
         if node in self._where.arms:
             self._branch(node, block)
             return
-        text, level = self._expression(node, block)
-        if self._where.uses[node] == 1 and not self._name(node) and len(text) <= WIDTH:
+        self._keep(node, *self._expression(node, block), block)
+
+    def _keep(self, node: int, text: str, level: int, block: Block) -> None:
+        if self._where.uses[node] == 1 and not self._name(node):
             self._set(node, text, level)
         else:
             self._assign(node, text, level, block)
@@ -203,7 +205,7 @@ class Writer:
         rows: dict[Any, Any] = {}
         for row, value in self.graph.data[node]:
             rows.setdefault(row, value)  # of equal keys the first counts
-        entries = [f"{self.literal(row)}: {self.literal(value)}" for row, value in rows.items() if row == row]
+        entries = [f"{self.literal(row)}: {self.literal(value)}" for row, value in rows.items()]
         text = f"{{{', '.join(entries)}}}"
         if len(text) > WIDTH:
             text = "\n    ".join(("{", *(f"{entry}," for entry in entries))) + "\n}"
@@ -221,11 +223,7 @@ class Writer:
         if not statements and length <= WIDTH:
             for node in reversed(chain[1:]):
                 self._set(node, *self._expression(node, block))
-            text, level = self._expression(head, block)
-            if self._where.uses[head] == 1 and not self._name(head):
-                self._set(head, text, level)
-            else:
-                self._assign(head, text, level, block)
+            self._keep(head, *self._expression(head, block), block)
             return
         target = self.fresh(self._name(head) or "t")
         last.append(f"{target} = {last_value}")

@@ -105,11 +105,12 @@ class Build:
     def op(self, kind: str, *operands: Any) -> Value:
         nodes = [operand if isinstance(operand, Value) else self.constant(operand) for operand in operands]
         type = SEMANTICS[kind].result(*(self.graph.types[value.node] for value in nodes))
-        return Value(self, self.graph.add(kind, tuple(value.node for value in nodes), None, type, "", None, self._scope))
+        args = tuple(value.node for value in nodes)
+        return Value(self, self.graph.add(kind, args, None, type, scope=self._scope))
 
     def lookup(self, table: Sequence[tuple[Any, Any]], key: Value) -> Value:
         type = type_of(table[0][1])
-        return Value(self, self.graph.add("lookup", (key.node,), tuple(table), type, "", None, self._scope))
+        return Value(self, self.graph.add("lookup", (key.node,), tuple(table), type, scope=self._scope))
 
     def select(self, condition: Value, on_true: Any, on_false: Any) -> Value:
         return self.op("select", condition, on_true, on_false)

@@ -10,8 +10,10 @@ import io
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -19,7 +21,7 @@ from filecheck.matcher import Matcher
 from filecheck.options import parse_argv_options
 
 from detent.tools import opt
-from detent.universe import UNIVERSE
+from detent.universe import PREFIX, UNIVERSE
 
 FOLDER = Path(__file__).parent / "filecheck"
 FILES = sorted(path for path in FOLDER.rglob("*") if path.suffix in (".mlir", ".py"))
@@ -102,7 +104,7 @@ def test_output_file_is_written_only_on_success(tmp_path: Path) -> None:
     assert '"test.op"' in output.read_text(encoding="utf-8")
 
 
-LOADERS = {
+LOADERS: dict[str, Callable[[], Any]] = {
     **UNIVERSE.all_dialects,
     **UNIVERSE.all_passes,
     **UNIVERSE.all_targets,
@@ -113,3 +115,14 @@ LOADERS = {
 @pytest.mark.parametrize("name", LOADERS)
 def test_registered_name_is_the_loaded_name(name: str) -> None:
     assert LOADERS[name]().name == name
+
+
+def test_every_pass_is_registered_and_has_a_file_of_its_name(root: Path) -> None:
+    written = {
+        name
+        for path in (root / "passes").glob("*.py")
+        for name in re.findall(r'^    name = "(selir-[\w-]+)"$', path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert written == set(UNIVERSE.all_passes)
+    stems = {path.stem for path in (FOLDER / "passes").iterdir()}
+    assert {name.removeprefix(PREFIX).replace("-", "_") for name in written} <= stems

@@ -21,9 +21,25 @@ import detent
 pytestmark = pytest.mark.xdist_group("wheel")  # one worker builds the wheel once
 
 SELIR = """
-builtin.module {
-  "test.op"() : () -> ()
+selir.program "tiny" family "toy" {
+  %tokens = selir.input "tokens" unpinnable : !selir.int
+  %two = selir.constant <2> : !selir.int
+  %unused = selir.mul %tokens, %two : (!selir.int, !selir.int) -> !selir.int
+  selir.points ["two"] %two : !selir.int
 }
+"""
+
+PROGRAM = """
+from detent.lang import Unpinnable, assume, record, selection
+
+@record
+class Call:
+    tokens: Unpinnable[int]
+
+@selection(family="toy")
+def tiny(call: Call):
+    assume(1 <= call.tokens <= 8)
+    return {"rows": 4 if call.tokens > 4 else 1}
 """
 
 
@@ -125,13 +141,17 @@ def output(command: list[str | Path], cwd: Path) -> str:
     return run.stdout
 
 
-def test_stock_xdsl_opt_runs_our_passes(installed: Path, tmp_path: Path) -> None:
-    program = tmp_path / "tiny.mlir"
-    program.write_text(SELIR, encoding="utf-8")
+def test_stock_xdsl_opt_finds_our_universe(installed: Path, tmp_path: Path) -> None:
     where = output([installed, "-c", "import detent.passes; print(detent.passes.__file__)"], tmp_path)
     assert Path(where).is_relative_to(installed.parents[1])
-    stock: list[str | Path] = [installed, "-m", "xdsl.tools.xdsl_opt", program]
-    assert '"test.op"() : () -> ()' in output([*stock, "-p", "selir-simplify,selir-dce"], tmp_path)
+    ir, program = tmp_path / "tiny.mlir", tmp_path / "tiny.py"
+    ir.write_text(SELIR, encoding="utf-8")
+    program.write_text(PROGRAM, encoding="utf-8")
+    stock: list[str | Path] = [installed, "-m", "xdsl.tools.xdsl_opt"]
+    cleaned = output([*stock, ir, "-p", "selir-dce"], tmp_path)
+    assert "selir.points" in cleaned and "selir.mul" not in cleaned
+    pipeline = 'selir-pipeline{deployment="qwen3-30b-a3b-tp4-h200"}'  # the wheel's own deployment file
+    assert "def select(tokens):" in output([*stock, program, "-p", pipeline, "-t", "selir-python"], tmp_path)
 
 
 def test_installed_commands_start(installed: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from passes_graphs import Build, Value
 
 from detent.passes import legality as module
 from detent.passes.errors import EmptyDomain, TooManyCombinations, UndecidedAssumes, UnpinnedValue
+from detent.passes.graph import Graph
 from detent.passes.input_domains import input_domains
 from detent.passes.interpret import interpret
 from detent.passes.legality import Legality, judge
@@ -79,7 +80,7 @@ def test_every_illegal_assignment_is_explained_by_a_witness() -> None:
         if explained is not None:
             index, witness = explained
             root = graph.conditions[index].root
-            assert not interpret(graph, {**assignment, **witness}, [root])[root]
+            assert not holds(graph, {**assignment, **witness}, [root])
     assert not found.is_legal({build["stride"]: 256, build["one_wg"]: False, build["splits"]: 257, build["pdl"]: False})
 
 
@@ -95,9 +96,9 @@ def test_a_conditions_own_test_is_not_the_pin_of_the_same_test() -> None:
 
 
 def test_a_condition_that_names_a_value_above_the_cut_is_refused() -> None:
-    def program(pin_small: bool) -> Build:
+    def program(pin_small: bool, source: str = "unpinnable") -> Build:
         build = Build()
-        tokens = build.bounded("tokens", 1, 8192, "unpinnable")
+        tokens = build.bounded("tokens", 1, 8192, source)
         small = build.named(tokens <= 512, "small_batch")
         if pin_small:
             small = build.pin(small, "small")
@@ -107,8 +108,10 @@ def test_a_condition_that_names_a_value_above_the_cut_is_refused() -> None:
         build.require(lambda: ~small | (tokens <= 512), "the short kernel")
         return build
 
-    with pytest.raises(UnpinnedValue, match="program.py:101: this require reads 'small_batch'"):
-        judged(program(False), {"text": ["full", "short"]})
+    for source in ("unpinnable", "runtime"):
+        with pytest.raises(UnpinnedValue, match="program.py:101: this require reads 'small_batch'"):
+            judged(program(False, source), {"text": ["full", "short"]})
+    assert judged(program(False, "request"), {"text": ["full", "short"]}).legal == 2  # the request's own: true
     assert legal_values(judged(program(True), {"small": FLAGS})) == {(False,)}
 
 
@@ -182,15 +185,26 @@ def test_constants_and_conditions_without_controls() -> None:
     assert found.explain({build["p"]: True}) == (3, {x.node: 1})
 
 
-def test_points_that_no_input_completes_do_not_refute() -> None:
+@pytest.mark.parametrize(("high", "verdict"), [(64, "exhaustive"), (500, "interval")])
+def test_points_that_no_input_completes_do_not_refute(high: int, verdict: str) -> None:
     build = Build()
-    q, k, width = build.bounded("q", 1, 64), build.bounded("k", 1, 10**6), build.bounded("width", 1, 2)
+    q, k, width = build.bounded("q", 1, high), build.bounded("k", 1, 10**6), build.bounded("width", 1, 2)
     build.assume(lambda: q <= k)
     build.assume(lambda: k <= width * 16)
     small = build.pin(q <= 32, "small")
     build.require(lambda: ~small | (q <= 32))  # q > 32 is in the domain, but no k and width go with it
     found = judged(build, {"small": FLAGS})
-    assert (found.legal, found.proved) == (2, 2)
+    assert (found.legal, found.proved, found.verdicts) == (2, 2, {5: verdict})
+
+
+def test_points_whose_completion_is_open_leave_a_doubt() -> None:
+    build = Build()
+    x, y, mode = build.bounded("x", 2, 10**6), build.bounded("y", 2, 10**6), build.bounded("mode", 1, 2)
+    build.assume(lambda: mode.eq(1) | (x * y).eq(1_000_003 * 999_983))
+    fast = build.pin(mode.eq(1), "fast")
+    build.require(lambda: ~fast | mode.eq(1))
+    found = judged(build, {"fast": FLAGS}, budget=20, samples=20)
+    assert (found.legal, found.sampled, found.verdicts) == (2, 1, {4: "sampled"})
 
 
 def test_what_corners_and_boxes_leave_open_is_sampled_and_said_so() -> None:
@@ -256,19 +270,23 @@ def test_leaves_without_candidates_are_a_mistake_of_the_caller() -> None:
 # ---- agreement with trying everything -------------------------------------------------------------------------
 
 
+def holds(graph: Graph, point: dict[int, Any], roots: list[int]) -> bool:
+    values = interpret(graph, point, roots)
+    return all(values[root] for root in roots)
+
+
 def check_witnesses(build: Build, found: Legality) -> None:
     """Every refutation's witness is a whole input that satisfies all assumes and violates the condition."""
     graph = build.graph
     assumes = [condition.root for condition in graph.conditions if condition.kind == "assume"]
     for witness in found.witnesses:
         assert set(witness) == set(graph.of_kind("input"))
-        held = interpret(graph, witness, assumes)
-        assert all(held[root] for root in assumes)
+        assert holds(graph, witness, assumes)
     for refutation in found.refutations:
         root = graph.conditions[refutation.condition].root
         for values, index in refutation.cases.items():
             point = {**dict(zip(refutation.nodes, values, strict=True)), **found.witnesses[index]}
-            assert not interpret(graph, point, [root])[root]
+            assert not holds(graph, point, [root])
 
 
 @settings(max_examples=150)
@@ -286,9 +304,9 @@ def test_no_proved_verdict_is_contradicted_by_trying_everything(data: st.DataObj
     graph = build.graph
     assumes, requires = ([condition.root for condition in graph.conditions if condition.kind == kind]
                          for kind in ("assume", "require"))
-    allowed = [point for values in itertools.product(*(range(high + 1) for high in highs.values()))
-               if all((held := interpret(graph, point := dict(zip((leaf.node for leaf in inputs), values, strict=True)),
-                                         assumes))[root] for root in assumes)]
+    points = [dict(zip((leaf.node for leaf in inputs), values, strict=True))
+              for values in itertools.product(*(range(high + 1) for high in highs.values()))]
+    allowed = [point for point in points if holds(graph, point, assumes)]
     hypothesis.assume(allowed)
     candidates = {"k": [1, 2, 4], "p": [0, 2, 3], "q": [0, 5]}
     try:
@@ -297,8 +315,7 @@ def test_no_proved_verdict_is_contradicted_by_trying_everything(data: st.DataObj
         hypothesis.assume(False)
     nodes = [control.node for control in controls]
     expected = {values for values in itertools.product(*candidates.values())
-                if all((held := interpret(graph, {**point, **dict(zip(nodes, values, strict=True))}, requires))[root]
-                       for point in allowed for root in requires)}
+                if all(holds(graph, {**point, **dict(zip(nodes, values, strict=True))}, requires) for point in allowed)}
     assert expected <= legal_values(found) and found.legal == len(legal_values(found))
     assert len(legal_values(found)) - len(expected) <= found.sampled
     assert found.proved + found.sampled == found.candidates == 18

@@ -31,19 +31,22 @@ from xdsl.utils.exceptions import (
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from detent import __version__
+from detent.dialects.selir.source import SourceError
+from detent.passes.errors import AnalysisError
 from detent.universe import UNIVERSE
 
 XDSL_DIALECTS = ("builtin", "test")  # test: its ops keep a value alive in a test of a pass
 XDSL_PASSES = ("canonicalize", "cse", "dce")
 
 USER_ERRORS = (
+    AnalysisError,
     AlreadyRegisteredConstructException,
     ArgSpecParseError,  # derives from BaseException
     DiagnosticException,  # a pass that failed, IR that does not verify
     InvalidIRException,
     OSError,
     ParseError,
-    SyntaxError,  # the Python front end's refusals
+    SourceError,  # what the front end refuses, facts that a deployment lacks
     UnregisteredConstructException,
     ValueError,  # unknown passes and options
 )
@@ -124,8 +127,8 @@ def message(error: BaseException) -> str:
     match error:
         case ParseError():
             text = f"{error.span.get_location()}: {error.msg}"
-        case SyntaxError():
-            text = f"{error.filename}:{error.lineno}:{error.offset}: {error.msg}"
+        case SourceError():
+            text = error.one_line
         case ArgSpecParseError():  # a title, the place, the source line, carets, what is wrong
             _, place, *_, wrong = str(error).strip().splitlines()
             text = f"{place}: {wrong}"

@@ -27,6 +27,9 @@ COMMANDS = {
 """Commands in the order of the help text, with the module in ``detent.cli`` that has each as ``<name>_command``."""
 
 
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
 def debug_option() -> click.Option:
     """``--debug``, accepted before and after a command's name. :func:`guarded` looks for it itself."""
     return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
@@ -48,7 +51,8 @@ class Commands(click.Group):
                 each.params.append(debug_option())
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context,
+                        args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from detent.runtime.errors import suggest
 
@@ -70,7 +74,7 @@ class Commands(click.Group):
         return code
 
 
-@click.group(cls=Commands, params=[debug_option()], context_settings={"help_option_names": ["-h", "--help"]},
+@click.group(cls=Commands, params=[debug_option()], context_settings=SETTINGS,
              epilog="Programs are names (detent programs) or path.py:function; deployments are names "
                     "(detent deployments) or paths of TOML files.")
 @click.version_option(__version__, prog_name="detent", message="%(prog)s %(version)s")

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from detent.cli.options import deployment_option, json_option, program_argument
+from detent.cli.options import ablate_option, deployment_option, json_option, program_argument
 from detent.cli.output import show, show_json
+
+if TYPE_CHECKING:
+    from detent.solver.views.sections import Section
 
 
 @click.group("cache")
 def cache_command() -> None:
-    """Look into the cache of solutions and selectors.
+    """Look into the cache, or clear it.
 
-    It is in DETENT_CACHE_DIR, else in XDG_CACHE_HOME/detent, else in ~/.cache/detent.
+    It holds solutions and selectors and is in DETENT_CACHE_DIR, else in XDG_CACHE_HOME/detent, else in ~/.cache/detent.
     """
 
 
 @cache_command.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List what is stored, most recently used first."""
+    """List the stored solutions, most recently used first; with --json also each selector."""
     from detent.runtime.cache import Store
 
     store = Store()
@@ -32,18 +36,29 @@ def list_(as_json: bool) -> None:
         return
     from detent.solver.views.sections import Paragraph, Table
 
+    solutions = [entry for entry in entries if entry["kind"] == "solution"]
     size = sum(entry["bytes"] for entry in entries)
-    head = Paragraph((f"{store.directory}: {len(entries)} entries, {size / 1e6:.1f} MB",))
-    rows = tuple((e["program"], e["deployment"], e["kind"], _values(e), e["key"][:12], _age(e["created"]),
-                  f"{e['bytes'] / 1e3:,.0f} kB") for e in entries)
-    columns = ("program", "deployment", "kind", "values", "key", "age", "size")
-    show([head, Table("", columns, rows, right=("age", "size"), whole=("program", "deployment"))] if rows else [head])
+    sections: list[Section] = [Paragraph((f"{store.directory}: {len(entries)} entries, {size / 1e6:.1f} MB",))]
+    if solutions:
+        sections.append(Table("Solutions", ("program", "deployment", "selectors", "key", "age", "size"),
+                              tuple(_row(entry, entries) for entry in solutions), right=("selectors", "age", "size"),
+                              whole=("program", "deployment")))
+    show(sections)
+
+
+def _row(solution: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """A solution with the number of selectors stored beside it, and the size of all."""
+    stem = str(solution["path"]).removesuffix("solution")
+    beside = [entry for entry in entries if entry["kind"] == "selector" and str(entry["path"]).startswith(stem)]
+    size = sum(entry["bytes"] for entry in (solution, *beside))
+    return (solution["program"], solution["deployment"], str(len(beside)), solution["key"][:12],
+            _age(solution["created"]), f"{size / 1e3:,.0f} kB")
 
 
 @cache_command.command("why")
 @program_argument
 @deployment_option
-@click.option("--ablate", metavar="X", help="Ask about the solution with this ablation.")
+@ablate_option("Ask about the solution with this ablation.")
 @json_option
 def why(program: str, deployment: str, ablate: str | None, as_json: bool) -> None:
     """Say whether a solve would hit, and if not, what changed since the nearest entry."""
@@ -74,11 +89,6 @@ def clear(as_json: bool) -> None:
         show_json({"directory": store.directory, "removed": removed})
     else:
         click.echo(f"removed {removed} entries from {store.directory}")
-
-
-def _values(entry: dict[str, Any]) -> str:
-    """A selector's constants; a solution has none."""
-    return ", ".join(f"{name}={value!r}" for name, value in entry.get("assignment", {}).items())
 
 
 def _age(created: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,9 +25,10 @@ Example:
 @click.argument("files", metavar="FILE.csv...", nargs=-1, required=True, type=click.Path())
 @json_option
 def conform_command(program: str, files: tuple[str, ...], as_json: bool) -> int:
-    """Compare an engine's recorded outputs with what a program's helpers compute in plain Python.
+    """Compare an engine's recorded outputs with a program's.
 
-    Columns whose name starts with -> are compared, row by row. Exit code 1 if any differs.
+    The program's helpers run in plain Python, row by row; columns whose name starts with -> are compared.
+    Exit code 1 if any differs.
     """
     from detent.lang.load import load_program
     from detent.runtime.errors import DetentError
@@ -37,9 +39,8 @@ def conform_command(program: str, files: tuple[str, ...], as_json: bool) -> int:
     with Steps(f"conform {program}") as step:
         function = load_program(program_of(program).id)
         for path in files:
-            name = os.path.basename(path)
             try:
-                report = conform(function, path, lambda row, name=name: step(f"{name}, row {row:,}"))
+                report = conform(function, path, _rows(step, os.path.basename(path)))
             except ValueError as error:
                 raise DetentError(str(error)) from error
             reports.append((path, report))
@@ -49,6 +50,10 @@ def conform_command(program: str, files: tuple[str, ...], as_json: bool) -> int:
     else:
         _print(reports)
     return 1 if mismatches else 0
+
+
+def _rows(step: Steps, name: str) -> Callable[[int], None]:
+    return lambda row: step(f"{name}, row {row:,}")
 
 
 def _print(reports: list[tuple[str, Report]]) -> None:

@@ -50,7 +50,8 @@ def line(error: Exception) -> str:
 def _text(error: Exception) -> str:
     if isinstance(error, click.UsageError):
         hint = f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""
-        return f"{error.format_message().rstrip('.')}{hint}"
+        message = error.format_message().rstrip(".")
+        return f"{message[:1].lower()}{message[1:]}{hint}"
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, DetentError):

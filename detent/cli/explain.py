@@ -29,7 +29,7 @@ Examples:
 @click.option("--mermaid", is_flag=True, help="Print the cut as a Mermaid flowchart.")
 def explain_command(program: str, deployment: str, point: str | None, pin: str | None, html: str | None, dot: bool,
                     mermaid: bool) -> None:
-    """Show the cut: which values are pinned, what hangs on them, and why."""
+    """Show the cut: what is pinned, what hangs on it, and why."""
     given = [name for name, value in (("--point", point), ("--pin", pin), ("--html", html), ("--dot", dot),
                                       ("--mermaid", mermaid)) if value]
     if len(given) > 1:
@@ -40,11 +40,10 @@ def explain_command(program: str, deployment: str, point: str | None, pin: str |
         solution = solve(program, deployment, progress=step)
     document, graph = solution.document, solution.graph
     if html is not None:
-        from detent.runtime.encoding import write_atomic
         from detent.solver.views.page import page
 
-        write_atomic(html, page(document, graph).encode(), mode=0o644)
-        click.echo(f"wrote {html} ({os.path.getsize(html) / 1e6:.1f} MB): open it in a browser")
+        _write(html, page(document, graph).encode())
+        click.echo(f"wrote {html} ({os.path.getsize(html) / 1e3:,.0f} kB): open it in a browser")
     elif dot:
         from detent.solver.views.dot import dot as written
 
@@ -67,6 +66,16 @@ def explain_command(program: str, deployment: str, point: str | None, pin: str |
         from detent.solver.views.table import cut_table
 
         show(cut_table(document, graph))
+
+
+def _write(path: str, data: bytes) -> None:
+    from detent.runtime.encoding import write_atomic
+    from detent.runtime.errors import BadFile
+
+    try:
+        write_atomic(path, data, mode=0o644)
+    except OSError as error:
+        raise BadFile(path, error.strerror or "cannot be written", "name a file in a folder you may write to") from None
 
 
 def _check(kind: str, name: str, document: Mapping[str, Any]) -> None:

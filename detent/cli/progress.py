@@ -64,7 +64,8 @@ class Steps:
     def _show(self) -> None:
         assert self._lock is not None
         with self._lock:
-            if self._open:
+            # The timer and the caller may both come here when the wait is over.
+            if self._open and time.monotonic() >= self._next:
                 self._write(f"{self._subject}: {self._step}")
 
     def _write(self, text: str) -> None:

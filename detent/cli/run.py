@@ -20,7 +20,7 @@ DEPLOYMENTS = ("llama-3.1-70b-tp4-h200", "qwen3-30b-a3b-tp4-h200")
 @click.command("run")
 @json_option
 def run_command(as_json: bool) -> None:
-    """Solve attention and MoE for Llama-3.1-70B and Qwen3-30B-A3B on H200 and show what was found."""
+    """Solve attention and MoE for Llama-3.1-70B and Qwen3-30B-A3B."""
     from detent.runtime.deployment import load
 
     solutions: list[Solution] = []
@@ -40,6 +40,7 @@ def run_command(as_json: bool) -> None:
 
     show([
         _table(solutions),
+        Paragraph(("moving: points that would follow the batch without the pins",)),
         *(Paragraph((reason,), f"Skipped: {program} for {name}") for program, name, reason in skipped),
         Paragraph(_next(DEPLOYMENTS[-1]), "Where to look next"),
     ])
@@ -52,19 +53,22 @@ def _table(solutions: list[Solution]) -> Table:
     for solution in solutions:
         moving = sum(point["batch_dependent"] for point in solution.points)
         sampled = solution.legality["sampled"]
+        verdict = f"{sampled:,} by sample" if sampled else "all proved"
         rows.append((
-            solution.program, solution.deployment, f"{solution.values:,}", f"{len(solution.points)}, {moving} moving",
-            ", ".join(pin["name"] for pin in solution.pins), f"{solution.candidates:,}", f"{solution.legal:,}",
-            f"{sampled:,} sampled" if sampled else "all proved", f"{solution.seconds:.2f} s"))
-    columns = ("program", "deployment", "values", "points", "pins", "candidates", "legal", "verdicts", "time")
-    return Table("Solved", columns, tuple(rows), right=("values", "candidates", "legal", "time"),
-                 whole=("program", "deployment"))
+            f"{solution.program}\n{solution.deployment}", f"{solution.values:,}",
+            f"{moving} of {len(solution.points)}", ", ".join(pin["name"] for pin in solution.pins),
+            f"{solution.legal:,} of {solution.candidates:,}\n{verdict}", f"{solution.seconds:.2f} s"))
+    columns = ("program and deployment", "values", "moving", "pins", "legal", "time")
+    return Table("Solved", columns, tuple(rows), right=("values", "moving", "legal", "time"),
+                 whole=("program and deployment", "pins"))
 
 
 def _next(deployment: str) -> tuple[str, ...]:
-    return (
-        f"detent solve attention -d {deployment}        pins, candidates, legal values, default",
-        f"detent explain attention -d {deployment}      why these values are pinned",
-        f"detent tuple new -d {deployment} tuple.json   one value for every pin, to serve with",
-        "detent --help                                                everything else",
-    )
+    commands = {
+        f"detent solve attention -d {deployment}": "candidates, legal values, default",
+        f"detent explain attention -d {deployment}": "why these values are pinned",
+        f"detent tuple new -d {deployment} tuple.json": "one value for every pin",
+        "detent --help": "everything else",
+    }
+    width = max(map(len, commands))
+    return tuple(f"{command:{width}}   {what}" for command, what in commands.items())

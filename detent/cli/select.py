@@ -32,7 +32,8 @@ def select_command(program: str, deployment: str, texts: tuple[str, ...], tuple_
                    as_json: bool) -> None:
     """Compute every selection point for one set of inputs.
 
-    Conditions are reported, none is enforced: also inputs outside of what was solved are answered.
+    Conditions are reported, none is enforced. Inputs for which an assume does not hold are answered too, by the
+    program as it was simplified for those for which all hold.
     """
     from detent.cli.inputs import parse_inputs
     from detent.solver.solve import solve
@@ -43,16 +44,20 @@ def select_command(program: str, deployment: str, texts: tuple[str, ...], tuple_
     inputs = parse_inputs(texts, document["inputs"], document["program"])
     assignment = None if tuple_path is None else assignment_of(tuple_path, solution)
     points, holds = evaluate(solution.graph, inputs, assignment or {})
+    solved = all(held for held, c in zip(holds, document["conditions"], strict=True) if c["kind"] == "assume")
     if as_json:
         show_json({
             "program": document["program"], "deployment": document["deployment"], "inputs": inputs,
-            "assignment": assignment, "points": points,
+            "assignment": assignment, "solved": solved, "points": points,
             "conditions": [{"kind": c["kind"], "text": c["text"], "message": c["message"],
                             "source": place(c["source"]), "holds": held}
                            for c, held in zip(document["conditions"], holds, strict=True)],
         })
     else:
         show(_sections(document, inputs, points, holds, assignment))
+        if not solved:
+            click.echo("\nAn assume does not hold: these inputs are outside of what was solved, where the program itself "
+                       "may\nselect something else.")
 
 
 def assignment_of(path: str, solution: Solution) -> dict[str, Any]:
@@ -100,12 +105,14 @@ def _sections(document: Mapping[str, Any], inputs: Mapping[str, Any], points: Ma
     from detent.solver.views.sections import Table
     from detent.solver.views.select_table import select_table
 
-    conditions = document["conditions"]
-    rows = tuple((str(index), condition["kind"], "yes" if held else "NO", wording.one_line(condition["text"]),
-                  wording.place(condition["source"]))
-                 for index, (condition, held) in enumerate(zip(conditions, holds, strict=True)))
-    table = Table(f"Conditions ({sum(holds)} of {len(holds)} hold; reported, not enforced)",
-                  ("#", "kind", "holds", "condition", "source"), rows, right=("#",), whole=("source",))
-    broken = [index for index, held in enumerate(holds) if not held]
-    shown = select_table(document, inputs, points, broken, assignment)
-    return [*shown, table] if rows else shown
+    rows = []
+    for index, (condition, held) in enumerate(zip(document["conditions"], holds, strict=True)):
+        text, message = wording.one_line(condition["text"]), condition["message"]
+        shown = text if held or message in text else f"{text}\n{message}"
+        rows.append((str(index), condition["kind"], "yes" if held else "NO", shown, wording.place(condition["source"])))
+    sections = select_table(document, inputs, points, assignment=assignment)
+    if rows:
+        title = f"Conditions ({sum(holds)} of {len(holds)} hold; reported, not enforced)"
+        sections.append(Table(title, ("#", "kind", "holds", "condition", "source"), tuple(rows), right=("#",),
+                              whole=("source",)))
+    return sections

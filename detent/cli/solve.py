@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detent.cli.options import deployment_option, json_option, program_argument
+from detent.cli.options import ablate_option, deployment_option, json_option, program_argument
 from detent.cli.output import place, show, show_json
 from detent.cli.progress import Steps
 
@@ -24,8 +24,7 @@ Examples:
   detent solve attention -d qwen3-30b-a3b-tp4-h200 --ablate control-dependence""")
 @program_argument
 @deployment_option
-@click.option("--ablate", metavar="X", help="Also solve with one analysis switched off and put both side by side; "
-              "an unknown name lists them.")
+@ablate_option("Also solve with one analysis switched off, and put both side by side.")
 @json_option
 def solve_command(program: str, deployment: str, ablate: str | None, as_json: bool) -> None:
     """Find a program's pins, their candidates and what is legal.
@@ -98,23 +97,25 @@ def _sections(solution: Solution) -> list[Section]:
 
 
 def _ablate(program: str, deployment: str, name: str, as_json: bool) -> None:
+    import time
+
     from detent.solver.ablation import compare
 
+    started = time.perf_counter()
     with Steps(f"{program} for {deployment}") as step:
         found = compare(program, deployment, name, progress=step)
     if as_json:
-        show_json(_comparison(found))
+        show_json(_comparison(found, time.perf_counter() - started))
     else:
         show(_comparison_sections(found))
 
 
-def _comparison(found: Comparison) -> dict[str, Any]:
+def _comparison(found: Comparison, seconds: float) -> dict[str, Any]:
     """The ablated program under the usual keys, then both rows and the point that moved."""
-    solution = found.ablated
-    if solution is not None:
-        shown = summary(solution)
+    if found.ablated is not None:
+        shown = summary_of(found.document, found.ablated.cached, found.ablated.key, seconds)
     else:
-        shown = summary_of(found.document, False, None, found.full.seconds)
+        shown = summary_of(found.document, False, None, seconds)
     full, ablated = ({"pins": row.pins, "batch_dependent": row.moving, "candidates": row.candidates,
                       "legal": row.legal} for row in found.rows)
     moved = found.moved
@@ -132,14 +133,16 @@ def _comparison_sections(found: Comparison) -> list[Section]:
     from detent.solver.views.sections import Paragraph, Table
 
     documents = (found.full.document, found.document)
-    rows = []
+    rows, pinned = [], []
     for title, row, document in zip(("everything on", f"without {found.name}"), found.rows, documents, strict=True):
         rows.append((title, str(row.pins), str(row.moving), _count(row.candidates, "not finite"),
-                     _count(row.legal, "not judged"), ", ".join(pin["name"] for pin in document["pins"])))
+                     _count(row.legal, "not judged")))
+        pinned.append(f"{title}: {', '.join(pin['name'] for pin in document['pins']) or 'nothing'}")
     sections: list[Section] = [
         Paragraph((f"{documents[0]['program']} for {documents[0]['deployment']}", f"switched off: {found.off}")),
-        Table("With and without", ("solver", "pins", "batch-dependent points", "candidates", "legal", "pinned"),
+        Table("With and without", ("solver", "pins", "batch-dependent points", "candidates", "legal"),
               tuple(rows), right=("pins", "batch-dependent points", "candidates", "legal"), whole=("solver",)),
+        Paragraph(tuple(pinned), "Pinned"),
     ]
     if found.problem:
         sections.append(Paragraph((found.problem,), "Why it is not judged"))

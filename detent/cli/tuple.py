@@ -24,7 +24,10 @@ _file = click.argument("file", metavar="FILE", type=click.Path(dir_okay=False))
 
 @click.group("tuple")
 def tuple_command() -> None:
-    """One legal value for every pin and knob of all families: what a deployment serves with."""
+    """Write, show and check commitment tuples.
+
+    A tuple has one legal value for every pin and knob of all families: what a deployment serves with.
+    """
 
 
 @tuple_command.command("new", epilog="""\b
@@ -140,6 +143,9 @@ def _documents(deployment: str, programs: Sequence[str]) -> tuple[str, dict[str,
     for program in programs:
         if program in skipped:
             raise BadInput(skipped[program], f"leave out --program {program}")
+    if not solutions:
+        raise BadInput(f"no program that comes with Detent applies to {facts.name}: {'; '.join(skipped.values())}",
+                       "name yours with --program path.py:function")
     documents: dict[str, Mapping[str, Any]] = {}
     for solution in solutions:
         family = str(solution.document["family"])
@@ -157,12 +163,12 @@ def _json(commitment: CommitmentTuple) -> dict[str, Any]:
 def _sections(commitment: CommitmentTuple, choices: Mapping[str, str]) -> list[Section]:
     from detent.solver.views.sections import Paragraph, Table
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for family, part in commitment.families.items():
         for kind in ("pin", "knob"):
             rows += [(family, name, kind, repr(value), "set" if f"{family}.{name}" in choices else "default")
                      for name, value in part[f"{kind}s"].items()]
-    columns = ("family", "name", "kind", "value", "from")
+    columns: tuple[str, ...] = ("family", "name", "kind", "value", "from")
     if not choices:
         columns, rows = columns[:4], [row[:4] for row in rows]
     known = [f"{name} {value}" for name, value in commitment.environment.items() if value is not None]

@@ -75,15 +75,21 @@ class ModuleBuilder:
         body = Block()
         lowering = Parameters(self, function, source, body)
         self._check_decorators(lowering, function, node)
-        symbol = self._symbol(function.__name__)
         program = ProgramOp.create(
-            properties={"sym_name": string(symbol), "family": string(getattr(function, MARK))},
+            properties={
+                "sym_name": string(self._symbol(function.__name__)),
+                "family": string(getattr(function, MARK)),
+            },
             regions=[Region(body)],
             location=lowering.location(node),
         )
         self.block.add_op(program)
         lowering.parameters(node)
-        result = lowering.body(node)
+        try:
+            result = lowering.body(node)
+        except RecursionError:
+            help = "split long chains of early returns or of operators into helpers"
+            raise UnsupportedSyntax(f"'{function.__name__}' nests too deeply", source.name(node), help) from None
         if not lowering.gives_value:
             message = f"'{function.__name__}' returns nothing: it has no selection point"
             help = "return a dict of the selection points: {'name': value}"
@@ -114,6 +120,9 @@ class ModuleBuilder:
         """
         helper = self.helpers.get(function)
         if helper is None:
+            if f"{function.__module__}.".startswith(LIBRARY):
+                help = "use it where the program is called from"
+                raise UnsupportedSyntax(f"'{function.__name__}' is not for use inside a program", at, help)
             if hasattr(function, MARK):
                 help = "move what both need to a plain helper and call that"
                 raise UnsupportedSyntax(f"'{function.__name__}' is a selection, which is never called", at, help)
@@ -192,9 +201,6 @@ class ModuleBuilder:
     # ---- both --------------------------------------------------------------------------------------------------
 
     def _text(self, function: FunctionType, at: Span | None) -> tuple[SourceFile, Function]:
-        if f"{function.__module__}.".startswith(LIBRARY):
-            help = "use it where the program is called from"
-            raise UnsupportedSyntax(f"'{function.__name__}' is not for use inside a program", at, help)
         try:
             source = self.modules.source(function.__code__.co_filename)
             return source, source.definition(function)

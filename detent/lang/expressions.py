@@ -241,8 +241,6 @@ class Expressions(Calls):
                       [self.value(part) for part in parts], results=())
             return
         clause = clauses[0]
-        if clause.is_async:
-            self.refuse("async comprehension", node)
         collection = self.iterable(clause.iter) if first is None else first
         with self.region(clause.target) as body:
             self.bind(clause.target, self.block.args[0])

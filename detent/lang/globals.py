@@ -18,7 +18,7 @@ from typing import Any
 
 from detent.dialects.selir.source import Span
 from detent.dialects.selir.types import constant_key
-from detent.lang.errors import CapturedGlobal
+from detent.lang.errors import CapturedGlobal, SourceUnavailable
 from detent.lang.text import Function, SourceFile, statements
 
 REMEDY = "write the literal where it is used, assign it once at the top of its module, or make it a deployment fact"
@@ -107,10 +107,11 @@ class Modules:
     def module(self, names: dict[str, Any]) -> Module:
         """The module of a function's ``__globals__``."""
         if id(names) not in self.modules:
-            path = names.get("__file__")
-            if path is None:
-                raise NotLiteral("its module has no Python text")
-            self.modules[id(names)] = Module(self.source(path), names)
+            try:
+                source = self.source(str(names.get("__file__") or ""))
+            except SourceUnavailable:
+                raise NotLiteral("its module has no Python text") from None
+            self.modules[id(names)] = Module(source, names)
         return self.modules[id(names)]
 
     def constant(self, names: dict[str, Any], name: str, at: Span) -> Any:
@@ -141,6 +142,8 @@ class Modules:
             raise NotLiteral("it is not assigned by a plain assignment")
         value, path = self._evaluate(names, expression[0], (*visiting, name)), expression[1]
         for index in path:
+            if not isinstance(value, tuple) or index >= len(value):
+                raise NotLiteral("it is not assigned from a tuple")
             value = value[index]
         running = frozen(names[name])
         if constant_key(running) != constant_key(value):
@@ -215,8 +218,8 @@ def _bound(stmt: ast.stmt, walrus: bool) -> Iterator[tuple[str, bool]]:
     """Names that a top-level statement binds, and whether it does so plainly rather than in a block inside it."""
     plain = isinstance(stmt, ast.Assign | ast.AnnAssign | ast.ImportFrom | ast.Import | Function | ast.ClassDef)
     if isinstance(stmt, ast.Assign) and not walrus:  # most statements, and the largest: tables
-        targets = (node for target in stmt.targets for node in ast.walk(target))
-        yield from ((node.id, True) for node in targets if isinstance(node, ast.Name))
+        parts = (part for target in stmt.targets for part in ast.walk(target) if isinstance(part, ast.Name))
+        yield from ((part.id, True) for part in parts if isinstance(part.ctx, ast.Store))
         return
     for node in _same_scope(stmt):
         match node:

@@ -12,7 +12,7 @@ from xdsl.ir import Block, SSAValue
 
 from detent.dialects.selir.unbound import FuncRefOp
 from detent.lang.emit import Emitter, hint, string
-from detent.lang.errors import CapturedGlobal, UnknownName, UnsupportedSyntax
+from detent.lang.errors import CapturedGlobal, UnknownName, UnsupportedSyntax, WrongArguments
 from detent.lang.globals import REMEDY, known
 from detent.lang.refusals import FUNCTIONS
 from detent.lang.text import SourceFile
@@ -93,6 +93,9 @@ class Names(Emitter):
             helper = self.helper(value, node)
             if helper.effects:
                 self.refuse_effects(helper, node)
+            if any(p.has_default or p.kind == "keyword" for p in helper.parameters):
+                message = f"'{name}' has parameters with defaults or by name only, and is handed on"
+                raise self.error(WrongArguments, message, node, f"wrap it: lambda x: {name}(x)")
             return self.emit(FuncRefOp, node, (), {"callee": string(helper.symbol)}).results[0]
         if isinstance(value, ModuleType) or callable(value):
             raise self.not_a_value(node, found)
@@ -102,7 +105,8 @@ class Names(Emitter):
 
     def not_a_value(self, node: ast.expr, found: Reference) -> UnsupportedSyntax:
         """The error for a module, a class or a foreign function."""
-        what = "a module" if isinstance(found.value, ModuleType) else "not a plain Python function"
+        kinds = {ModuleType: "a module", type: "a class"}
+        what = next((text for kind, text in kinds.items() if isinstance(found.value, kind)), "no plain Python function")
         help = FUNCTIONS.get(found.name, "") if found.names is vars(builtins) else ""
         default = "call helpers defined with 'def' at the top of a module, and the functions that the language lists"
         return self.error(UnsupportedSyntax, f"'{found.name}' is {what}", node, help or default)

@@ -26,13 +26,9 @@ ITERATE = "put it where it is consumed, such as min(...), tuple(...), sorted(...
 
 REFUSALS: dict[str, Refusal] = {
     # statements
-    "AsyncFor": Refusal("an 'async for' loop", LOOP),
     "AsyncFunctionDef": Refusal("an async function", "write a plain function; a selection waits for nothing"),
-    "AsyncWith": Refusal("an 'async with' block", PURE),
     "Assert": Refusal("'assert'", "write require(condition, message), or assume(condition) for what bounds an input"),
-    "Break": Refusal("'break'", LOOP),
     "ClassDef": Refusal("a class inside a function", "define records with @record at the top of the file"),
-    "Continue": Refusal("'continue'", LOOP),
     "Delete": Refusal("'del'", "leave the name alone; values never change and are dropped when nothing uses them"),
     "For": Refusal("a 'for' loop", LOOP),
     "FunctionDef": Refusal("a function inside a function", "define it at the top of the file and pass what it needs"),
@@ -56,17 +52,14 @@ REFUSALS: dict[str, Refusal] = {
     "item target": Refusal("assignment to an item", "build it at once: a display, a comprehension, or a | b"),
     "starred target": Refusal("a starred target", "name every element, or use items: first = values[0]"),
     # expressions
-    "Await": Refusal("'await'", "a selection waits for nothing; compute it before and make it an input"),
     "NamedExpr": Refusal("':='", "assign to the name in a statement before"),
     "Set": Refusal("a set display", "use a tuple: (a, b)"),
     "SetComp": Refusal("a set comprehension", "use a list comprehension"),
     "Slice": Refusal("a slice", "use a comprehension over range(...), or name the elements by unpacking"),
     "Starred": Refusal("'*' unpacking", "write the elements out"),
-    "Interpolation": Refusal("a template string", "use an f-string"),
     "TemplateStr": Refusal("a template string", "use an f-string"),
     "Yield": Refusal("'yield'", "return a tuple, or use a comprehension"),
     "YieldFrom": Refusal("'yield from'", "return a tuple, or use a comprehension"),
-    "async comprehension": Refusal("an async comprehension", "write it without 'async'"),
     "bytes": Refusal("a bytes literal", "use a string"),
     "complex": Refusal("a complex number", "use ints and floats"),
     "ellipsis": Refusal("'...'", "use 'pass' for an empty body, None for an absent value"),
@@ -121,8 +114,10 @@ FUNCTIONS: dict[str, str] = {
 """Python's own functions that are refused with special advice."""
 
 PARTS = frozenset(
-    """alias arg arguments comprehension keyword match_case withitem ExceptHandler
+    """alias arg arguments comprehension keyword match_case withitem ExceptHandler Interpolation
+    AsyncFor AsyncWith Await Break Continue
     Module Expression Interactive FunctionType TypeIgnore Load Store Del ParamSpec TypeVar TypeVarTuple
     MatchAs MatchClass MatchMapping MatchOr MatchSequence MatchSingleton MatchStar MatchValue""".split()
 )
-"""Classes of ``ast`` that only occur inside others, and are accepted or refused with them."""
+"""Classes of ``ast`` that Python allows only inside others (``break`` in a loop, ``await`` in an async function), and
+that are accepted or refused with them."""

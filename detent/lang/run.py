@@ -17,7 +17,7 @@ from types import ModuleType
 from detent.dialects.selir.source import Span, display_path
 from detent.lang.errors import LanguageError, ProgramFailed, UnknownProgram
 from detent.lang.globals import SIBLINGS
-from detent.lang.text import not_python
+from detent.lang.text import not_python, quiet
 
 _LOCK = threading.RLock()
 
@@ -44,7 +44,8 @@ def run_text(text: str, path: str) -> ModuleType:
     if not exists:
         linecache.cache[path] = (len(text), None, [f"{line}\n" for line in text.split("\n")], path)
     try:
-        code = compile(text, path, "exec", dont_inherit=True)
+        with quiet():
+            code = compile(text, path, "exec", dont_inherit=True)
     except SyntaxError as error:
         raise not_python(error, shown, text) from None
     except ValueError as error:  # null bytes

@@ -6,7 +6,10 @@ import ast
 import linecache
 import os
 import re
+import tokenize
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from types import CodeType, FunctionType
 
@@ -18,7 +21,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 # The part of a compound statement that names what is wrong with it: up to the end of this child.
 _HEADS: dict[type[ast.AST], str] = {
     ast.For: "iter",
-    ast.AsyncFor: "iter",
     ast.While: "test",
     ast.If: "test",
     ast.Match: "subject",
@@ -34,21 +36,25 @@ class SourceFile:
     Raises SourceUnavailable if there is no text, LanguageError if it is not Python.
     """
 
-    def __init__(self, path: str, text: str | None = None) -> None:
-        self.path = os.path.realpath(path) if os.path.exists(path) else path
-        # display_path makes a path absolute, which a name such as <stdin> must not become.
-        self.shown = display_path(path) if os.path.exists(path) else path
-        linecache.checkcache(self.path)
-        self.text = "".join(linecache.getlines(self.path)) if text is None else text
-        self.lines = self.text.split("\n")
-        if text is None and not self.text:
+    def __init__(self, path: str) -> None:
+        if os.path.exists(path):
+            self.path, self.shown = os.path.realpath(path), display_path(path)
+            linecache.checkcache(self.path)
+            text = _read(self.path)
+        else:  # a name such as <stdin>, or that of a notebook's cell
+            self.path, self.shown = path, path
+            text = "".join(linecache.getlines(path)) or None
+        if text is None:
             raise SourceUnavailable(f"there is no Python text for {path}", None, "define the function in a file")
+        self.text = text
+        self.lines = text.split("\n")
 
     @cached_property
     def tree(self) -> ast.Module:
         """The syntax tree of the whole file, so that its positions are those of the file."""
         try:
-            return ast.parse(self.text, self.path)
+            with quiet():
+                return ast.parse(self.text, self.path)
         except SyntaxError as error:
             raise not_python(error, self.shown, self.text) from None
 
@@ -73,7 +79,8 @@ class SourceFile:
     @cached_property
     def code(self) -> CodeType:
         """The file's code, to see whether a function that runs is the one in the text."""
-        return compile(self.tree, self.path, "exec", dont_inherit=True)
+        with quiet():
+            return compile(self.tree, self.path, "exec", dont_inherit=True)
 
     def definition(self, function: FunctionType) -> Function:
         """The syntax tree of a function of this file; raises SourceUnavailable if the text has changed since."""
@@ -117,7 +124,7 @@ class SourceFile:
         if keyword:
             return whole._replace(text=keyword)
         last: ast.expr | None = getattr(node, _HEADS.get(type(node), ""), None)
-        if isinstance(node, ast.With | ast.AsyncWith):
+        if isinstance(node, ast.With):
             last = node.items[-1].optional_vars or node.items[-1].context_expr
         if last is None:
             return whole
@@ -137,6 +144,24 @@ def statements(body: Sequence[ast.stmt | ast.ExceptHandler | ast.match_case]) ->
         for block in stmt._fields:
             if block in _BLOCKS:
                 yield from statements(getattr(stmt, block))
+
+
+def _read(path: str) -> str | None:
+    """A file's text as Python decodes it; None if it has none. What ``linecache`` keeps may be older."""
+    try:
+        with tokenize.open(path) as file:
+            return file.read()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Python's warnings about syntax back: where one is due, the front end has an error of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)  # unknown escapes, before 3.12
+        yield
 
 
 def not_python(error: SyntaxError, shown: str, text: str) -> LanguageError:

@@ -86,13 +86,15 @@ def compare(program: str | Callable[..., Any], deployment: str | Deployment, nam
 
     facts = load(deployment) if isinstance(deployment, str) else deployment
     full = solve(program, facts, store=store, progress=progress)
-    ablated: Solution | None = None
     problem = ""
+    document: Mapping[str, Any]
     try:
-        ablated = solve(program, facts, ablate=name, store=store, progress=progress)
-        document, graph = ablated.document, ablated.graph
+        ablated: Solution | None = solve(program, facts, ablate=name, store=store, progress=progress)
     except AnalysisError as error:
-        problem = str(error)
+        ablated, problem = None, str(error)
+    if ablated is not None:
+        document, graph = ablated.document, ablated.graph
+    else:
         progress("count the pins")
         document, graph = _unjudged(program, facts, name)
     progress("look for a point that moves")
@@ -120,7 +122,7 @@ def _unjudged(program: str | Callable[..., Any], deployment: Deployment, name: s
     from detent.solver.document import document
 
     switches, target = switches_of(name), program_of(program)
-    built = build_module(program if callable(program) else load_program(target.id))
+    built = build_module(load_program(program if callable(program) else target.id))
     bound = bind(*split_module(built.module), Binding(deployment.facts, deployment.name),
                  keep_keys=switches.keep_keys, equal_arms=switches.options.equal_arms)
     flatten_branches(bound.block)
@@ -132,7 +134,6 @@ def _unjudged(program: str | Callable[..., Any], deployment: Deployment, name: s
     insert_pins(bound, control=switches.control, cut=switches.cut)
     flat = Flattened(bound)
     graph = flat.graph
-    relabel(graph, lambda file: display_name(real_path(file), target.path))
     total: int | None = 1
     try:
         found = pin_candidates(flat, sweep.sets)
@@ -140,8 +141,11 @@ def _unjudged(program: str | Callable[..., Any], deployment: Deployment, name: s
             total = total * len(each.values) if total is not None else None
     except AnalysisError:
         found, total = {node: Candidates([], False) for node in graph.of_kind("pin")}, None
-    compiled = Compiled(bound, graph, input_domains(graph), found, Legality({}),
-                        [moving.get(value, False) for value in flat.values], failing_nodes(flat, sweep.sets), [])
+    verdicts = dict.fromkeys(range(len(graph.conditions)), "not judged")
+    compiled = Compiled(bound, graph, input_domains(graph), found, Legality({}, verdicts=verdicts),
+                        [moving.get(value, False) for value in flat.values], failing_nodes(flat, sweep.sets), [],
+                        flat.points_location)
+    relabel(compiled, lambda file: display_name(real_path(file), target.path))
     unknown = {"candidates": total, "legal": None, "legality": {"proved": None, "sampled": None}}
     return {**document(compiled, None), **unknown, "program": target.name, "deployment": deployment.name}, graph
 

@@ -122,10 +122,11 @@ def compile_program(module: ModuleOp, facts: Mapping[str, Mapping[str, Any]], de
     flatten_branches(bound.block)
     sweep = Simplifier(bound, switches.options, program_domains(bound))
     sweep.run()
-    delete_dead(bound.block)
     if switches == Switches():
-        # An ablation only reports; that no operation fails is proved once, with everything on.
+        # An ablation only reports; that no operation fails is proved once, with everything on, and before
+        # dead values go: Python computes those too.
         check_failures(bound, sweep.sets)
+    delete_dead(bound.block)
     step("cut")
     unpinned = Flattened(bound)
     moves = _moves(unpinned, switches.control)

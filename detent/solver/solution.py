@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from detent.runtime.cache import Entry
+from detent.runtime.entry import Entry
 
 if TYPE_CHECKING:
     from detent.passes.graph import Graph
@@ -116,13 +116,18 @@ class Solution:
         """The program as it is, without pins: checks assumes, reports requires."""
         from detent.runtime.selector import UnpinnedSelector
 
-        source = self.entry.unpinned()
-        assert source is not None
-        return UnpinnedSelector(self.document, source)
+        return UnpinnedSelector(self.document, self._whole(self.entry.unpinned()))
 
     @cached_property
     def graph(self) -> Graph:
         """The optimised graph with its pins marked."""
         from detent.solver.graph_json import graph_from_document
 
-        return graph_from_document(self.entry.graph())
+        return graph_from_document(self._whole(self.entry.graph()))
+
+    def _whole(self, payload: Any) -> Any:
+        from detent.runtime.errors import DetentError
+
+        if payload is None:
+            raise DetentError(f"a part of {self.program}'s solution was removed from the cache", "solve again")
+        return payload

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from detent.runtime.cache import Entry, Store
+from detent.runtime.cache import Store
 from detent.runtime.deployment import Deployment, load
+from detent.runtime.entry import Entry
 from detent.runtime.errors import BadInput, UnknownName
+from detent.runtime.repin import Repin
 from detent.runtime.sources import Program, SourceFile, display_name, resolve
 from detent.solver.solution import Solution
 
@@ -37,12 +41,24 @@ def solve(program: str | Callable[..., Any], deployment: str | Deployment, *, ab
     found = cache.find_solution(target, facts, parts)
     if isinstance(found, Entry):
         return Solution(found, cached=True, seconds=time.perf_counter() - started)
-    with cache.lock(cache.key(target, parts)):
+    with cache.lock(cache.key(target, parts)), _collector_paused():
         found = cache.find_solution(target, facts, parts)
         if isinstance(found, Entry):
             return Solution(found, cached=True, seconds=time.perf_counter() - started)
         entry = _solve(program if callable(program) else None, target, facts, ablate, cache, progress)
     return Solution(entry, cached=False, seconds=time.perf_counter() - started)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without the cyclic garbage collector, which costs a tenth of a solve and finds nothing: IR only grows."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def program_of(program: str | Callable[..., Any]) -> Program:
@@ -87,8 +103,11 @@ def _solve(function: Callable[..., Any] | None, target: Program, deployment: Dep
     document = {**document, "program": target.name, "deployment": deployment.name, "detent": _version(),
                 "seconds": time.perf_counter() - started}
     files = [SourceFile(name, path, None) for name, path in real.items()]
-    return cache.put_solution(target, deployment, [("ablate", ablate)] if ablate else [], compiled.facts_read,
-                              files, document, graph, unpinned)
+    entry = cache.put_solution(target, deployment, [("ablate", ablate)] if ablate else [], compiled.facts_read,
+                               files, document, graph, unpinned)
+    if ablate is None and document["default"] is not None:
+        cache.put_selector(entry, Repin(entry.document)(document["default"]))
+    return entry
 
 
 def describe(compiled: Compiled) -> tuple[dict[str, Any], dict[str, Any], str]:

@@ -1,5 +1,7 @@
 """A selection of our own: which kernel adds up the rows of a matrix, and in blocks of which width."""
 
+from __future__ import annotations
+
 from detent.lang import Runtime, Unpinnable, assume, knob, record, require, selection
 
 WIDTHS = (4, 8, 16)
@@ -24,7 +26,7 @@ class Call:
 
 @selection(family="rowsum")
 def rowsum(machine: Machine, call: Call) -> dict[str, object]:
-    """Few rows: blocks of a row in parallel. Many rows: one row after another is enough."""
+    """Few rows: a row's blocks in parallel. Many rows, or rows at hand: one row after another is enough."""
     assume(1 <= call.rows <= machine.max_rows)
     width = knob("width", WIDTHS, default=8)
     parallel = call.rows < machine.cores and not call.hot

@@ -1,0 +1,173 @@
+"""Programs from text to results by every way there is: plain Python, the interpreter, emitted source."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from programs_support import is_call, parameters
+
+from detent.dialects.selir.structure import ProgramOp
+from detent.lang import F32, Violation, knobs, report
+from detent.lang.builder import build_module
+from detent.lang.load import load_program
+from detent.passes.graph import Graph
+from detent.passes.interpret import interpret
+from detent.passes.lowering import GLOBALS, unpinned_source
+from detent.passes.partial_eval import Binding, bind
+from detent.solver.compiled import Compiled, Switches, compile_program, split_module, without_pins
+
+Facts = Mapping[str, Mapping[str, Any]]
+FAILURES = (ZeroDivisionError, KeyError, IndexError, StopIteration, OverflowError, ValueError)
+
+
+class Refused(Exception):
+    """An assume that does not hold, raised by emitted source."""
+
+
+def load_text(text: str, folder: Path, name: str = "program") -> FunctionType:
+    """The one selection of a program's text, written to a file of its own."""
+    path = folder / f"{name}.py"
+    path.write_text(text, encoding="utf-8")
+    return load_program(str(path))
+
+
+def compiled(function: FunctionType, facts: Facts, switches: Switches = Switches()) -> Compiled:
+    return compile_program(build_module(function).module, facts, "test", switches)
+
+
+def bound(function: FunctionType, facts: Facts, switches: Switches = Switches()) -> ProgramOp:
+    """A program after partial evaluation alone."""
+    program, functions = split_module(build_module(function).module)
+    return bind(program, functions, Binding(facts, "test"), keep_keys=switches.keep_keys,
+                equal_arms=switches.options.equal_arms)
+
+
+# ---- running ---------------------------------------------------------------------------------------------------
+
+
+def exact(value: Any) -> tuple[str, Any]:
+    """A value's type in the language and its bits; every NaN is the same."""
+    if isinstance(value, float):
+        kind = "f32" if isinstance(value, F32) else "float"
+        return kind, "nan" if math.isnan(value) else struct.pack("<d", value)
+    return type(value).__name__.replace("NoneType", "none"), value
+
+
+def typed(value: Any, kind: str) -> tuple[str, Any]:
+    """:func:`exact` of what a graph computes, whose f32 values are plain floats of that type."""
+    return exact(F32(value) if kind == "f32" else value)
+
+
+Point = Mapping[str, Any]
+Outcome = tuple[dict[str, tuple[str, Any]], set[str]]
+"""Points, and the messages of the requires that do not hold."""
+
+
+def records(function: FunctionType, facts: Facts) -> dict[str, Any]:
+    """The fact records of a program's parameters."""
+    made = {}
+    for name, cls in parameters(function).items():
+        if not is_call(cls):
+            section = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+            made[name] = cls(**{k: v for k, v in facts[section].items() if k in cls.__detent_fields__})
+    return made
+
+
+class Plain:
+    """A program as plain Python. Inputs are given by name; f32 inputs as floats."""
+
+    def __init__(self, function: FunctionType, facts: Facts) -> None:
+        self.function, self.facts = function, records(function, facts)
+        self.calls = {name: cls for name, cls in parameters(function).items() if is_call(cls)}
+
+    def __call__(self, point: Point, settings: Mapping[str, Any] | None = None) -> Outcome:
+        """Points and broken requires; raises Violation for an assume, and what Python raises."""
+        with report() as found, knobs(**(settings or {})):
+            try:
+                points = self.function(**self.facts, **self.arguments(point))
+            finally:  # a broken assume comes before anything that it was to exclude
+                for violation in found:
+                    if violation.kind == "assume":
+                        raise violation
+        return {name: exact(value) for name, value in points.items()}, {v.message for v in found}
+
+    def arguments(self, point: Point) -> dict[str, Any]:
+        return {name: cls(**{field: F32(point[field]) if type is F32 else point[field]
+                             for field, (_, type) in cls.__detent_fields__.items()})
+                for name, cls in self.calls.items()}
+
+
+def evaluated(graph: Graph, point: Point, fixed: Mapping[int, Any] | None = None) -> Outcome:
+    """The same by the interpreter; ``fixed`` gives values of pins and knobs by node, other knobs are at default."""
+    leaves = leaves_of(graph, point) | dict(fixed or {})
+    values = interpret(graph, leaves, [*(node for _, node in graph.points), *(c.root for c in graph.conditions)])
+    broken = {c.message for c in graph.conditions if c.kind == "require" and not values[c.root]}
+    return {name: typed(values[node], graph.types[node]) for name, node in graph.points}, broken
+
+
+def admitted(graph: Graph, point: Point) -> str | None:
+    """The message of the first assume that does not hold, None if all do."""
+    roots = [(c.root, c.message) for c in graph.conditions if c.kind == "assume"]
+    values = interpret(graph, leaves_of(graph, point), [root for root, _ in roots])
+    return next((message for root, message in roots if not values[root]), None)
+
+
+def leaves_of(graph: Graph, point: Point) -> dict[int, Any]:
+    """Values of inputs, and defaults of knobs, by node."""
+    inputs = {node: point[graph.data[node].name] for node in graph.of_kind("input")}
+    return inputs | {node: graph.data[node].default for node in graph.of_kind("knob")}
+
+
+class Emitted:
+    """The emitted unpinned selector, called with inputs by name."""
+
+    def __init__(self, found: Compiled) -> None:
+        self.graph = without_pins(found.graph)
+        self.source = unpinned_source(self.graph, found.fails)
+        self.names = [self.graph.data[node].name for node in self.graph.of_kind("input")]
+        self.kinds = {name: self.graph.types[node] for name, node in self.graph.points}
+        self.select = executed(self.source)
+
+    def __call__(self, point: Point, settings: Mapping[str, Any] | None = None) -> Outcome:
+        points, broken = self.select(*[point[name] for name in self.names], **(settings or {}))
+        return ({name: typed(value, self.kinds[name]) for name, value in points.items()},
+                {self.graph.conditions[index].message for index in broken})
+
+
+def executed(source: str) -> Any:
+    """The ``select`` function of emitted source; a broken assume is :class:`Violation`."""
+    space: dict[str, Any] = dict(GLOBALS) | {"Violation": lambda kind, message, place: Violation(kind, message)}
+    exec(compile(source, "<emitted>", "exec"), space)
+    return space["select"]
+
+
+# ---- inputs and assignments ------------------------------------------------------------------------------------
+
+
+def product(inputs: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination of some values of each input."""
+    return (dict(zip(inputs, values, strict=True)) for values in itertools.product(*inputs.values()))
+
+
+def assignments(found: Compiled) -> Iterator[dict[int, Any]]:
+    """Every combination of the pins' and knobs' candidates, by node."""
+    nodes = found.legality.candidates_of
+    return (dict(zip(nodes, values, strict=True)) for values in itertools.product(*nodes.values()))
+
+
+def controls(graph: Graph, assignment: Mapping[int, Any]) -> dict[str, Any]:
+    """An assignment by name."""
+    return {graph.data[node] if graph.kinds[node] == "pin" else graph.data[node].name: value
+            for node, value in assignment.items()}
+
+
+def legal_messages(graph: Graph, assignment: Mapping[int, Any], points: Iterable[Point]) -> set[str]:
+    """Messages of the requires that some of the points break under an assignment."""
+    return set().union(*(evaluated(graph, point, assignment)[1] for point in points))
