@@ -24,6 +24,7 @@ def run_case(benchmark: BenchmarkFixture, named_cases: dict[str, Case]) -> Calla
     def run(name: str) -> None:
         case = named_cases[name]
         benchmark.extra_info.update(what=case.what, calls=case.calls, must_s=case.must_s)
-        benchmark.pedantic(case.run, setup=lambda: ((case.prepare(),), {}), rounds=case.runs, warmup_rounds=1)
+        benchmark.pedantic(  # type: ignore[no-untyped-call]
+            case.run, setup=lambda: ((case.prepare(),), {}), rounds=case.runs, warmup_rounds=1)
 
     return run

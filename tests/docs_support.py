@@ -3,6 +3,7 @@
 The info string behind a fence's language says what is checked::
 
     python file=norm.py     the block is written to that file (any language may)
+    python part-of=FILE     the block stands in that file just so
     python check            the block is executed; blocks of a page share their variables
     pycon check             the block is a session: what it prints must be as shown (doctest; ... stands for anything)
     console check           commands behind "$ " with their output; ... stands for anything, a line of it for lines
@@ -91,6 +92,10 @@ class Page:
             (self.folder / name).write_text(block.text, encoding="utf-8")
             if block.language == "mlir":
                 self.mlir = block.text
+            return
+        whole = block.option("part-of")
+        if whole is not None:
+            assert block.text in (self.folder / whole).read_text(encoding="utf-8"), f"{whole} reads differently"
             return
         after = block.option("after")
         if after is not None:

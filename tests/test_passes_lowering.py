@@ -421,6 +421,20 @@ def test_short_circuits_skip_their_second_operand() -> None:
     assert selector(source)(3)[0] == {"both": True}
 
 
+def test_arms_too_long_for_one_line_stay_lazy() -> None:
+    make = Maker()
+    x = make.input("x")
+    arms = []
+    for start in (0, 100):
+        arm = make("f32", x)
+        for n in range(4):
+            arm = make("add", arm, make.constant(float(start + n), "f32"))
+        arms.append(arm)
+    make.graph.points = [("long", make("select", make("gt", x, (0,)), *arms))]
+    source = unpinned_source(make.graph, set())
+    assert [calls(source, 1), calls(source, -1)] == [5, 5]
+
+
 def test_a_value_of_both_arms_is_computed_once_before_them() -> None:
     make = Maker()
     x = make.input("x")

@@ -215,11 +215,14 @@ REFUSED = {
     'return {call.x: 1}': "a dict's key depends on the batch",
     'return {"a": call.x in ("b", "c")}': "membership of int in a collection of other types",
     'return {"a": call.x | call.y}': "bit operations are not part of the language",
-    'require(f.n == 4, "four heads")\nreturn {"a": 1}': "this require does not hold for the deployment's facts: four heads",
+    'require(f.n == 4, "four heads")\nreturn {"a": 1}':
+        "this require does not hold for the deployment's facts: four heads",
     'if call.flag:\n    assume(call.x > 0)\nreturn {"a": 1}': "an assume under a batch-dependent branch",
-    'if call.flag:\n    k = knob("k", (1, 2), default=1)\nelse:\n    k = 1\nreturn {"a": k}': "under a batch-dependent branch",
+    'if call.flag:\n    k = knob("k", (1, 2), default=1)\nelse:\n    k = 1\nreturn {"a": k}':
+        "under a batch-dependent branch",
     'if call.flag:\n    v = 1\nreturn {"a": v}': "'v' may have no value here",
-    'if call.flag:\n    v = (1, 2)\nelse:\n    v = (1, 2, 3)\nreturn {"a": v[0]}': "one branch gives a tuple, the other a tuple",
+    'if call.flag:\n    v = (1, 2)\nelse:\n    v = (1, 2, 3)\nreturn {"a": v[0]}':
+        "one branch gives a tuple, the other a tuple",
     'a, b = (1, 2, 3)\nreturn {"a": a}': "2 targets for 3 values",
     'a, b = call.x\nreturn {"a": a}': "cannot be unpacked",
     'return {"a": f.rows[call.x]}': "the key is int, the table's keys are str",

@@ -47,13 +47,14 @@ class Built:
     """A program as SelIR.
 
     ``files`` are the real paths of the files that it was read from, constants and records included, in the order
-    they were met. ``globals`` are the captured constants: module, name and value.
+    they were met, and ``texts`` what each held then. ``globals`` are the captured constants: module, name and value.
     """
 
     module: ModuleOp
     name: str
     family: str
     files: tuple[str, ...] = ()
+    texts: dict[str, str] = field(default_factory=dict, repr=False)
     globals: tuple[tuple[str, str, Any], ...] = field(default=(), repr=False)
 
 
@@ -252,5 +253,5 @@ def build_module(function: FunctionType) -> Built:
     builder = ModuleBuilder()
     builder.program(function)
     captured = tuple((module, name, value) for (module, name), value in builder.modules.captured.items())
-    files = tuple(source.path for source in builder.modules.sources.values())
-    return Built(builder.finish(), function.__name__, family, files, captured)
+    texts = {source.path: source.text for source in builder.modules.sources.values()}
+    return Built(builder.finish(), function.__name__, family, tuple(texts), texts, captured)

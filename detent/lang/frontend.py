@@ -28,7 +28,7 @@ class PythonFrontend(Frontend):
     def parse(self, ctx: Context, input: IO[bytes], input_name: str = "input") -> ModuleOp:
         """The module for a stream whose name is ``input_name``, a path or not."""
         path = os.path.realpath(input_name) if os.path.exists(input_name) else f"<{input_name}>"
-        module = run_text(input.read().decode("utf-8"), path)
+        module = run_text(input.read(), path)
         found = selections(module)
         if self.function is not None or not found:
             one = one_selection(module, input_name, self.function)

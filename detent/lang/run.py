@@ -27,19 +27,21 @@ def run_file(path: str) -> ModuleType:
     real = os.path.realpath(path)
     try:
         with open(real, "rb") as file:
-            text = importlib.util.decode_source(file.read())
+            encoded = file.read()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UnknownProgram(f"{path} cannot be read: {reason}", None, "give path/to/file.py:function") from None
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise UnknownProgram(f"{path} is not text: {error}", None, "save it as UTF-8") from None
-    return run_text(text, real)
+    return run_text(encoded, real)
 
 
-def run_text(text: str, path: str) -> ModuleType:
+def run_text(encoded: bytes, path: str) -> ModuleType:
     """Run Python text as a module whose file is ``path``, which need not exist; a unique name keeps it apart."""
     exists = os.path.exists(path)
     shown = display_path(path) if exists else path
+    try:
+        text = importlib.util.decode_source(encoded)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise UnknownProgram(f"{shown} is not text: {error}", None, "save it as UTF-8") from None
     linecache.checkcache(path)
     if not exists:
         linecache.cache[path] = (len(text), None, [f"{line}\n" for line in text.split("\n")], path)

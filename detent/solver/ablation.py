@@ -21,7 +21,9 @@ from detent.solver.solve import Progress, program_of, solve, switches_of
 if TYPE_CHECKING:
     from detent.passes.boxes import Domain
 
-SAMPLES = 2_048
+SAMPLES = 1_024
+ASSIGNMENTS = 64
+"""Assignments of the pins under which the sample is tried."""
 SEED = 4_711
 
 
@@ -153,14 +155,12 @@ def _unjudged(program: str | Callable[..., Any], deployment: Deployment, name: s
 def find_moved(graph: Graph, domains: Mapping[int, Domain]) -> Moved | None:
     """A point that moves although every pin is a constant, found on a seeded sample; None for a sound cut.
 
-    Pins have the values that the program itself computes at the first sampled input, knobs their defaults, and
-    request inputs agree at the two inputs.
+    Pins have values that the program itself computes at a sampled input, knobs their defaults, and request inputs
+    agree at the two inputs.
     """
     from detent.passes.cut import BATCH_DEPENDENT
     from detent.passes.defaults import sample_inputs
     from detent.passes.input_domains import relations
-    from detent.passes.interpret import interpret
-    from detent.passes.lowering import expression_function
     from detent.solver.document import moving_points, name_of
 
     nodes = dict(graph.points)
@@ -170,20 +170,26 @@ def find_moved(graph: Graph, domains: Mapping[int, Domain]) -> Moved | None:
     inputs, pins = graph.of_kind("input"), graph.of_kind("pin")
     knobs = {node: graph.data[node].default for node in graph.of_kind("knob")}
     samples = sample_inputs(graph, domains, relations(graph, dict(domains)), SAMPLES, SEED)
-    own = interpret(graph, {**samples[0], **knobs}, pins)
-    fixed = {node: own[node] for node in pins}
-    _, function = expression_function(graph, [nodes[name] for name in points], [*inputs, *knobs, *pins])
-    requests = [node for node in inputs if graph.data[node].source not in BATCH_DEPENDENT]
-    first: dict[tuple[Any, ...], tuple[Mapping[int, Any], tuple[Any, ...]]] = {}
-    moves: dict[str, Moved] = {}
-    for sample in samples:
-        values = function(*(sample[node] for node in inputs), *knobs.values(), *fixed.values())
-        values = values if len(points) > 1 else (values,)
-        start, expected = first.setdefault(tuple(sample[node] for node in requests), (sample, values))
-        for name, old, new in zip(points, expected, values, strict=True):
-            if old != new and name not in moves:
-                moves[name] = Moved(name, (old, new),
-                                    ({name_of(graph, n): start[n] for n in inputs},
-                                     {name_of(graph, n): sample[n] for n in inputs}),
-                                    {name_of(graph, n): value for n, value in fixed.items()})
-    return next((moves[name] for name in points if name in moves), None)
+    rows = [(*(sample[node] for node in inputs), *knobs.values()) for sample in samples]
+    requests = [i for i, node in enumerate(inputs) if graph.data[node].source not in BATCH_DEPENDENT]
+    own_pins = _function(graph, pins, [*inputs, *knobs])
+    point_values = _function(graph, [nodes[name] for name in points], [*inputs, *knobs, *pins])
+    for fixed in list(dict.fromkeys(own_pins(*row) for row in rows))[:ASSIGNMENTS]:
+        first: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        for row in rows:
+            start = first.setdefault(tuple(row[i] for i in requests), row)
+            for name, old, new in zip(points, point_values(*start, *fixed), point_values(*row, *fixed), strict=True):
+                if old != new:
+                    at = [{name_of(graph, node): value for node, value in zip(inputs, point, strict=False)}
+                          for point in (start, row)]
+                    return Moved(name, (old, new), (at[0], at[1]),
+                                 {name_of(graph, node): value for node, value in zip(pins, fixed, strict=True)})
+    return None
+
+
+def _function(graph: Graph, roots: list[int], params: list[int]) -> Callable[..., tuple[Any, ...]]:
+    """The roots' values as a tuple, whatever their number."""
+    from detent.passes.lowering import expression_function
+
+    _, function = expression_function(graph, roots, params)
+    return (lambda *values: (function(*values),)) if len(roots) == 1 else function

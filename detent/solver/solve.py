@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -89,25 +89,31 @@ def _solve(function: Callable[..., Any] | None, target: Program, deployment: Dep
     progress("read the program")
     from detent.lang.builder import build_module
     from detent.lang.load import load_program
-    from detent.solver.compiled import compile_program, relabel
+    from detent.solver.compiled import compile_program
 
-    built = build_module(function if function is not None else load_program(target.id))
+    built = build_module(load_program(function if function is not None else target.id))
     compiled = compile_program(built.module, deployment.facts, deployment.name, switches, progress)
-    real = {name: path for path, name in ((p, display_name(p, target.path)) for p in built.files)}
-    from detent.dialects.selir.source import display_path, real_path
-
-    shown = {display_path(path): name for name, path in real.items()}
-    relabel(compiled, lambda file: shown.get(file, display_name(real_path(file), target.path)))
+    files = _named(compiled, built.texts, target)
     progress("write the selector")
     document, graph, unpinned = describe(compiled)
     document = {**document, "program": target.name, "deployment": deployment.name, "detent": _version(),
                 "seconds": time.perf_counter() - started}
-    files = [SourceFile(name, path, None) for name, path in real.items()]
     entry = cache.put_solution(target, deployment, [("ablate", ablate)] if ablate else [], compiled.facts_read,
                                files, document, graph, unpinned)
     if ablate is None and document["default"] is not None:
         cache.put_selector(entry, Repin(entry.document)(document["default"]))
     return entry
+
+
+def _named(compiled: Compiled, texts: Mapping[str, str], target: Program) -> list[SourceFile]:
+    """The files a program was read from, called by names without a directory, also in the graph's locations."""
+    from detent.dialects.selir.source import display_path, real_path
+    from detent.solver.compiled import relabel
+
+    files = [SourceFile(display_name(path, target.path), path, text) for path, text in texts.items()]
+    shown = {display_path(file.path): file.name for file in files}
+    relabel(compiled, lambda name: shown.get(name, display_name(real_path(name), target.path)))
+    return files
 
 
 def describe(compiled: Compiled) -> tuple[dict[str, Any], dict[str, Any], str]:
