@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from detent.dialects.selir.semantics import COMPARISONS
-from detent.passes.domains import Abstract, Interval, excludes_zero, hull, join, transfer
+from detent.passes.domains import Abstract, Interval, excludes_zero, hull, is_finite, join, transfer
 from detent.passes.graph import Graph
 
 Domain = range | tuple[Any, ...]
@@ -138,6 +138,8 @@ class Region:
 
     def _apply(self, i: int, memo: Sequence[Abstract]) -> Abstract:
         operands = [memo[operand] for operand in self.operands[i]]
+        if self.kinds[i] == "sub" and self.operands[i][0] == self.operands[i][1] and is_finite(operands[0]):
+            return frozenset((0 if self.types[i] == "int" else 0.0,))  # how finiteness itself is asked
         value = _look_up(self.data[i], operands[0]) if self.kinds[i] == "lookup" else apply(
             self.kinds[i], operands, self.types[i])
         if value is None and self.types[i] == "bool":

@@ -17,6 +17,8 @@ from detent.dialects.selir.semantics import COMPARISONS, SEMANTICS, evaluate
 BOOLS = frozenset((False, True))
 MAX_SET = 4096
 """A value set larger than this becomes an interval (design: at most 4,096 candidates a pin)."""
+LARGEST = 2**1023
+"""Ints below this in magnitude are doubles without overflow."""
 MAX_PRODUCT = 20_000
 """Operand combinations tried to get an exact value set."""
 
@@ -65,6 +67,17 @@ def is_finite(value: Abstract) -> bool:
     return bounds is not None and math.isfinite(bounds.low) and math.isfinite(bounds.high)
 
 
+def too_large(operands: Sequence[Abstract], result_type: str) -> bool:
+    """Whether an int among the operands of an operation with a float result may exceed every double."""
+    if result_type not in ("float", "f32"):
+        return False
+    for value in operands:
+        bounds = hull(value)
+        if bounds is not None and any(isinstance(b, int) and abs(b) >= LARGEST for b in bounds):
+            return True
+    return False
+
+
 def may_fail(kind: str, operands: Sequence[Abstract]) -> bool:
     """Whether Python's operation could raise on these operand values."""
     fails = SEMANTICS[kind].fails if kind in SEMANTICS else None
@@ -76,7 +89,10 @@ def may_fail(kind: str, operands: Sequence[Abstract]) -> bool:
 
 
 def transfer(kind: str, operands: Sequence[Abstract], result_type: str) -> Abstract:
-    """Abstract value of an operation of the semantics table, over independent operands."""
+    """Abstract value of an operation of the semantics table, over independent operands.
+
+    None where some operands make an int too large to be a double.
+    """
     if kind == "select":
         condition, on_true, on_false = operands
         if condition == frozenset((True,)):
@@ -84,13 +100,16 @@ def transfer(kind: str, operands: Sequence[Abstract], result_type: str) -> Abstr
         if condition == frozenset((False,)):
             return on_false
         return join(on_true, on_false)
-    exact = _by_sets(kind, operands, result_type)
-    if exact is not None:
-        return exact
-    bounds = [hull(value) for value in operands]
-    if any(b is None for b in bounds):
-        return BOOLS if result_type == "bool" else None
-    return _by_intervals(kind, bounds, operands, result_type)  # type: ignore[arg-type]
+    try:
+        exact = _by_sets(kind, operands, result_type)
+        if exact is not None:
+            return exact
+        bounds = [hull(value) for value in operands]
+        if any(b is None for b in bounds):
+            return BOOLS if result_type == "bool" else None
+        return _by_intervals(kind, bounds, operands, result_type)  # type: ignore[arg-type]
+    except OverflowError:
+        return None
 
 
 def _by_sets(kind: str, operands: Sequence[Abstract], result_type: str) -> Abstract:

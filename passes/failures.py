@@ -8,11 +8,13 @@ from xdsl.ir import Operation, SSAValue
 
 from detent.dialects.selir.scalar import LookupOp, ScalarOp
 from detent.dialects.selir.semantics import SEMANTICS
+from detent.dialects.selir.source import span_of
 from detent.dialects.selir.structure import ProgramOp
-from detent.passes.domains import Abstract, may_fail
+from detent.dialects.selir.types import type_name
+from detent.passes.domains import Abstract, may_fail, too_large
 from detent.passes.errors import AnalysisError
 from detent.passes.flatten import Flattened
-from detent.passes.graph import Graph
+from detent.passes.graph import Graph, Location
 from detent.passes.input_domains import input_domains, relations
 from detent.passes.witness import Proved, prove
 
@@ -27,6 +29,7 @@ def check_failures(program: ProgramOp, sets: Mapping[SSAValue, Abstract]) -> Non
     The operation's value sets usually exclude it at once. Where they do not, "its guard implies that it
     does not fail" is proved like a condition, on the program without pins.
     """
+    _check_magnitudes(program, sets)
     suspects = [op for op in program.walk() if isinstance(op, (ScalarOp, LookupOp)) and _suspect(op, sets)]
     if not suspects:
         return
@@ -46,6 +49,14 @@ def check_failures(program: ProgramOp, sets: Mapping[SSAValue, Abstract]) -> Non
             at = ", ".join(f"{graph.data[i].name}={value!r}" for i, value in verdict.items())
             raise Reachable(f"{what} at {at}", location, "exclude it by an assume, or guard it by a condition")
         raise Reachable(f"cannot exclude {what}", location, "exclude it by an assume, or guard it by a condition")
+
+
+def _check_magnitudes(program: ProgramOp, sets: Mapping[SSAValue, Abstract]) -> None:
+    for op in program.walk():
+        if isinstance(op, ScalarOp) and too_large([sets.get(v) for v in op.scalars], type_name(op.results[0].type)):
+            span = span_of(op)
+            location = span and Location(span.file, span.line, span.column - 1, span.text)
+            raise Reachable("an int too large for a float", location, "bound its inputs by assumes")
 
 
 def _suspect(op: Operation, sets: Mapping[SSAValue, Abstract]) -> bool:

@@ -41,7 +41,8 @@ class ConditionJudge:
             raise ValueError(f"a leaf of condition {index} has neither candidates nor a domain")
         self.points = math.prod(size(self.assumes.domains[leaf]) for leaf in self.inputs)
         self.room = limit
-        self.check = evaluator(self.assumes.graph, [self.root], self.controls + self.inputs, self.assumes.reference)
+        reference = assumes.reference or not leaves  # a constant is not worth compiling
+        self.check = evaluator(assumes.graph, [self.root], self.controls + self.inputs, reference)
         self._admitted: list[Values] | None = None
         self._completed: dict[Values, Witness | Unknown | None] = {}
         self._question: Question | None = None

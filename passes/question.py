@@ -28,7 +28,7 @@ BUDGET = 2_000
 ALL_CORNERS = 4
 """Boxes of at most so many open inputs are tried at every corner."""
 RANDOM_POINTS = 8
-LINEAR_BOXES = 16
+LINEAR_BOXES = 8
 """The first, large boxes are also searched for a linear contradiction."""
 
 Witness = dict[int, Any]

@@ -16,8 +16,9 @@ from detent.dialects.selir.semantics import SEMANTICS, evaluate, look_up
 from detent.dialects.selir.structure import AssumeOp, ConditionOp, InputOp, KnobOp, PinOp, ProgramOp
 from detent.dialects.selir.types import TYPES, ValueAttr, constant_key, type_name
 from detent.passes import rules
-from detent.passes.correlate import Correlation, Table
-from detent.passes.domains import BOOLS, Abstract, Interval, hull, may_fail, transfer
+from detent.passes.boxes import apply, size
+from detent.passes.correlate import MAX_ROOT, Correlation, Table
+from detent.passes.domains import BOOLS, Abstract, Interval, hull, may_fail
 from detent.passes.errors import AnalysisError, UnboundedInput
 from detent.passes.flatten import Flattened
 from detent.passes.input_domains import input_domains
@@ -90,9 +91,9 @@ class Simplifier:
 
     def _input(self, op: InputOp) -> Abstract:
         domain = self.domains.get(op.input_name.data)
-        if domain is None or len(domain) == 0:
+        if not domain:
             return BOOLS if type_name(op.res.type) == "bool" else None
-        if isinstance(domain, range) and len(domain) > 1024:
+        if isinstance(domain, range) and size(domain) > MAX_ROOT:
             return Interval(min(domain[0], domain[-1]), max(domain[0], domain[-1]))
         return frozenset(domain)
 
@@ -220,7 +221,10 @@ class Simplifier:
                     or not may_fail(kind, [self.abstract(v) for v in operands]))
         constants = [self._known.get(v) for v in operands]
         if foldable and all(c is not None for c in constants):
-            value = evaluate(kind, [c[0] for c in constants if c is not None], type)
+            try:
+                value = evaluate(kind, [c[0] for c in constants if c is not None], type)
+            except OverflowError:
+                return None, None, None  # left for the solver to refuse
             return self.constant(value, type), None, None
         found = rules.apply(self, kind, operands, type)
         if found is None and self.options.cse:
@@ -264,7 +268,7 @@ class Simplifier:
         if kind == "select" and not self._blind and self.options.ranges:
             for arm, truth in ((1, True), (2, False)):
                 values[arm] = narrow(self, operands[arm], values[arm], operands[0], truth)
-        return self._limit(transfer(kind, values, type)), None
+        return self._limit(apply(kind, values, type)), None
 
     def _limit(self, value: Abstract) -> Abstract:
         """Forget what the options switch off."""

@@ -91,12 +91,10 @@ class Assumes:
     def refute(self, question: Question, fixed: Mapping[int, Any], budget: int = BUDGET,
                limit: int = 0) -> Witness | Proved | Unknown:
         """A witness of a :meth:`violation`; what a few boxes leave open is tried at all of up to ``limit`` points."""
-        found, method = question.ask(fixed, min(budget, FEW_BOXES)), "interval"
-        if isinstance(found, Unknown):
-            if question.points() <= limit:
-                found, method = question.exhaust(fixed), "exhaustive"
-            elif budget > FEW_BOXES:
-                found = question.ask(fixed, budget)
+        few, method = question.points() <= limit, "interval"
+        found = question.ask(fixed, min(budget, FEW_BOXES) if few else budget)
+        if few and isinstance(found, Unknown):
+            found, method = question.exhaust(fixed), "exhaustive"
         if isinstance(found, Unknown):
             return found
         whole = None if found is None else self.complete({**fixed, **found}, budget)

@@ -208,7 +208,7 @@ class Writer:
         entries = [f"{self.literal(row)}: {self.literal(value)}" for row, value in rows.items()]
         text = f"{{{', '.join(entries)}}}"
         if len(text) > WIDTH:
-            text = "\n    ".join(("{", *(f"{entry}," for entry in entries))) + "\n}"
+            text = "\n    ".join(("{", *_filled(entries))) + "\n}"
         if text not in self._tables:
             self._tables[text] = self.fresh((self._name(node) or "table").upper())
         return f"{self._tables[text]}.get({key}, {self.literal(self.graph.data[node][0][1])})"
@@ -264,3 +264,14 @@ class Writer:
 
     def _bare(self, node: int) -> str:
         return strip(self._text[node], self._level[node])
+
+
+def _filled(entries: Iterable[str]) -> list[str]:
+    """As many entries a line as its width allows."""
+    lines: list[str] = []
+    for entry in entries:
+        if lines and len(lines[-1]) + len(entry) < WIDTH:
+            lines[-1] += f" {entry},"
+        else:
+            lines.append(f"{entry},")
+    return lines

@@ -7,7 +7,8 @@ The info string behind a fence's language says what is checked::
     python check            the block is executed; blocks of a page share their variables
     pycon check             the block is a session: what it prints must be as shown (doctest; ... stands for anything)
     console check           commands behind "$ " with their output; ... stands for anything, a line of it for lines
-    python examples         paragraphs of statements, each solved inside the page's frame (``file=frame.py``)
+    python examples         paragraphs of statements: each is solved inside the page's frame (``file=frame.py``) and
+                            compared with plain Python
     python refused          the same, but each must fail with the message in its first line's comment
     mlir check              the block is parsed, verified, printed and read back
     mlir after=PASSES       what the last mlir block becomes under these passes (with of=FILE: what that file becomes)
@@ -31,12 +32,17 @@ from typing import Any
 import detent
 from detent.cli import main as detent_command
 from detent.dialects.selir.source import SourceError
+from detent.lang import report
+from detent.lang.load import load_program
 from detent.passes.errors import AnalysisError
+from detent.runtime import load_deployment
 from detent.tools import opt
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
                    re.MULTILINE | re.DOTALL)
 WORD = re.compile(r"(?:\{[^}]*\}|\S)+")
+INPUTS = [(tokens, in_graph, seed) for tokens in (1, 5, 64, 100, 8192) for in_graph in (False, True) for seed in (0, 3)]
+"""Where the examples are compared: values of the frame's inputs."""
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -139,10 +145,17 @@ class Page:
 
     def examples(self, text: str) -> None:
         for example in paragraphs(text):
+            program = self.framed(example)
             try:
-                detent.solve(self.framed(example), "frame.toml")
+                select = detent.solve(program, "frame.toml").unpinned()
             except (SourceError, AnalysisError) as error:
                 raise AssertionError(f"{example}\n{error}") from error
+            function = load_program(program)
+            facts = function.__globals__["Facts"](**load_deployment("frame.toml").facts["facts"])
+            for inputs in INPUTS:
+                call = function.__globals__["Call"](**dict(zip(select.inputs, inputs, strict=True)))
+                with report():
+                    assert function(facts, call) == dict(select(*inputs)[0]), f"{example}\nat {inputs}"
 
     def refused(self, text: str) -> None:
         for example in paragraphs(text):

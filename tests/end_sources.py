@@ -41,7 +41,7 @@ CONSTANTS = {"int": ("0", "1", "2", "3", "7", "-2", "LIMIT"), "bool": ("True", "
              "f32": ("f32(0.1)", "f32(2)", "f32(-0.0)", "f32(3e38)")}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Source:
     """A program's text; ``facts`` by section; ``inputs``: the values of each that its bounds allow, in order;
     ``outside``: for each int a value beyond them."""
@@ -50,6 +50,9 @@ class Source:
     facts: dict[str, dict[str, Any]]
     inputs: dict[str, tuple[Any, ...]]
     outside: dict[str, int]
+
+    def __repr__(self) -> str:
+        return f"Source of\n{self.text}\nfacts {self.facts}\ninputs {self.inputs}\n"
 
 
 @dataclass
@@ -337,26 +340,33 @@ class Programs(Expressions):
             lines.append('    step = knob("step", (1, 2, 4), default=2)')
             scope.variables["step"] = "int"
         lines += self.block(scope, self.number(3, 6), 3, "    ", True)
-        kinds = list(dict.fromkeys(kind for name, kind in scope.variables.items() if name.startswith("v"))) or ["int"]
-        points = {f"p{i}": self.pick(*kinds) for i in range(self.number(2, 5))}
+        own = {name: kind for name, kind in scope.variables.items() if name.startswith("v")}
+        for _ in range(self.number(0, 3) if own else 0):
+            lines.append(f"    require({self._about(self.pick(*own.items()), scope)}, {self.name('rule ')!r})")
+        points = list(own.items())[-self.number(2, 5):]
         if self.chance(4):
-            lines += [f"    if {self.value('bool', scope, 2)}:", f"        return {self._points(points, scope)}"]
-            lines += self.block(scope, 1, 2, "    ", True)
-        lines += [f"    return {self._points(points, scope)}", ""]
+            early = [self.value(kind, scope, 1) for _, kind in points]
+            lines += [f"    if {self.value('bool', scope, 2)}:", f"        return {self._points(early)}"]
+        last = [self.value(kind, scope, 2) if self.chance(5) else name for name, kind in points]
+        lines += [f"    return {self._points(last)}", ""]
         table = {key: {"rows": self.number(0, 4), "cols": 8} for key in self.pick((1, 2, 4), (4, 1), (0, 1, 2, 3, 4))}
         facts = {"count": self.pick(1, 3, 4), "ratio": self.pick(0.5, 0.3), "mode": self.pick("a", "long name"),
                  "wide": self.pick(False, True), "table": table, "sizes": self.pick([3, 1, 2], [2], [0, 4, 4])}
         outside = {name: values[-1] + 9 for name, values in inputs.items() if type(values[0]) is int}
         return Source(HEADER + "\n".join(lines), {"facts": facts}, inputs, outside)
 
-    def _points(self, points: dict[str, str], scope: Scope) -> str:
-        shown = [f"{name!r}: {self._point(kind, scope)}" for name, kind in points.items()]
-        constant = "{f'{facts.mode}.count': facts.count, 'fixed': 'x'}"
-        return f"{{{', '.join(shown)}}} | {constant}"
+    def _about(self, named: tuple[str, str], scope: Scope) -> str:
+        """What a require says of a value of the selection."""
+        name, kind = named
+        test = f"{name} != {self.pick(*CONSTANTS[kind])}" if kind != "bool" else self.pick(name, f"not {name}")
+        input_ = self.pick(*(other for other in scope.of("int") if other.startswith("call.")))
+        return str(self.pick(f"{test} or {input_} {self.pick('<', '>')} {self.value('int', scope, 1)}", test,
+                             f"{test} and {self.value('bool', scope, 1)}",
+                             f"{name} == {self.value(kind, Scope(scope.variables, False), 1)} or {input_} > 0"))
 
-    def _point(self, kind: str, scope: Scope) -> str:
-        own = [name for name in scope.of(kind) if name.startswith("v")]
-        return str(self.pick(*own)) if own and not self.chance(6) else self.value(kind, scope, 2)
+    def _points(self, values: list[str]) -> str:
+        shown = [f"'p{i}': {value}" for i, value in enumerate(values)]
+        return f"{{{', '.join(shown)}}} | {{f'{{facts.mode}}.count': facts.count, 'fixed': 'x'}}"
 
 
 @st.composite

@@ -101,6 +101,13 @@ a = 2
 if facts.on:
     return {'a': a}
 return {'a': 3}
+== arms of an early return stay apart
+a = 0
+if facts.n > 9:
+    a = 5
+    if facts.on:
+        return {'a': 1}
+return {'a': a}
 == truth of ints
 return {'a': 1 if facts.n else 2, 'b': bool(facts.n), 'c': not facts.n}
 == lambda

@@ -11,6 +11,8 @@ from cli_support import done, loaded
 from detent.bench import compiler as bench
 from detent.cli.bench import compiler, judging
 from detent.passes.legality import Legality
+from detent.runtime.cache import Store
+from detent.runtime.errors import DetentError
 from detent.runtime.selector import Selector
 from detent.solver.solve import solve
 
@@ -83,6 +85,11 @@ def test_cold_and_hit_differ(cases: dict[str, bench.Case], tmp_path: Path) -> No
     for name in ("cold", "hit", "hit-runtime"):
         named[name].run(named[name].prepare())
     assert calls == [False, True]
+
+
+def test_a_process_that_fails_is_no_measurement(cases: dict[str, bench.Case], tmp_path: Path) -> None:
+    with pytest.raises(DetentError, match="a measured process failed: .*not in the cache"):
+        cases["hit-runtime"].run(Store(str(tmp_path / "empty")))
 
 
 def test_command(cases: dict[str, bench.Case], monkeypatch: pytest.MonkeyPatch) -> None:

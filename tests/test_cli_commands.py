@@ -128,7 +128,7 @@ def test_run_solves_both_models_and_says_what_does_not_apply() -> None:
     assert "does not apply to this deployment" in skipped["reason"]
     text = done("run")
     assert text.count("does not apply") == 1 and "detent explain attention" in text
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 100 and "2,976 of 7,168" in text and " s\n" in text
 
 
 def test_lists() -> None:

@@ -28,7 +28,7 @@ from end_support import (
     product,
     typed,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from detent.dialects.selir.source import SourceError
 from detent.dialects.selir.structure import ProgramOp
@@ -43,13 +43,13 @@ from detent.passes.failures import Reachable
 from detent.passes.flatten import flatten
 from detent.passes.graph import Graph
 from detent.passes.interpret import interpret
-from detent.passes.lowering import pinned_template
 from detent.passes.min_cut import InfeasibleCut
 from detent.passes.rules import Options
 from detent.passes.simplify import Simplifier, simplify
+from detent.runtime.repin import Repin
 from detent.solver.compiled import Compiled, Switches, without_pins
 from detent.solver.defaults import default_of
-from detent.solver.document import checked, moving_points
+from detent.solver.document import document, moving_points
 
 FEW_POINTS = 12
 FEW_ASSIGNMENTS = 24
@@ -96,30 +96,36 @@ def spread(items: Sequence[Any], count: int) -> list[Any]:
 def test_every_way_of_running_a_program_agrees(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=90, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=90, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False,
+              suppress_health_check=list(HealthCheck))
     @given(sources())
     def check(source: Source) -> None:
-        counts["programs"] += 1
-        function = load_text(source.text, tmp_path, f"program{counts['programs']}")
-        trial = Trial(source, Plain(function, source.facts))
-        trial.run()
-        try:
-            found = compiled(function, source.facts)
-        except Exception as error:
-            counts[refusal(trial, error)] += 1
-            if isinstance(error, (UnboundedPin, TooManyCombinations)):
-                check_unpinned(trial, function)
-            return
-        assert not trial.raised, "an operation fails and is not refused"
-        counts["solved"] += 1
-        counts["runs"] += len(trial.outcomes)
-        check_domains(trial, found)
-        check_emitted(trial, found)
-        check_unpinned(trial, function)
-        check_pinned(trial, found, counts)
+        check_program(source, tmp_path, counts)
 
     check()
     print(dict(counts))
+
+
+def check_program(source: Source, folder: Path, counts: Counter[str]) -> None:
+    """Everything that must hold for one program; ``counts`` says what happened."""
+    counts["programs"] += 1
+    function = load_text(source.text, folder, f"program{counts['programs']}")
+    trial = Trial(source, Plain(function, source.facts))
+    trial.run()
+    try:
+        found = compiled(function, source.facts)
+    except Exception as error:
+        counts[refusal(trial, error)] += 1
+        if isinstance(error, (UnboundedPin, TooManyCombinations)):
+            check_unpinned(trial, function)
+        return
+    assert not trial.raised, "an operation fails and is not refused"
+    counts["solved"] += 1
+    counts["runs"] += len(trial.outcomes)
+    check_domains(trial, found)
+    check_emitted(trial, found)
+    check_unpinned(trial, function)
+    check_pinned(trial, found, counts)
 
 
 def refusal(trial: Trial, error: Exception) -> str:
@@ -216,18 +222,18 @@ def check_pinned(trial: Trial, found: Compiled, counts: Counter[str]) -> None:
     check_moves(trial, found)
     names = list(legality.candidates_of)
     every = list(itertools.islice(itertools.product(*legality.candidates_of.values()), 20_000))
-    template = pinned_template(graph, checked(found), found.fails)
+    default = default_of(found)
+    repin = Repin({**document(found, default), "program": "program", "deployment": "test"})
     legal = 0
     for values in spread(every, FEW_ASSIGNMENTS):
         assignment = dict(zip(names, values, strict=True))
-        broken = check_still(trial, graph, assignment, template)
+        broken = check_still(trial, graph, assignment, repin.source(controls(graph, assignment)))
         legal += not broken
         counts["legal" if not broken else "illegal"] += 1
         assert legality.is_legal(assignment) == (not broken), controls(graph, assignment)
         check_witness(found, assignment, trial)
     if len(every) <= FEW_ASSIGNMENTS:
         assert (legality.candidates, legality.legal) == (len(every), legal)
-    default = default_of(found)
     assert (default is None) == (legality.legal == 0)
     assert default is None or legality.is_legal(default)
 
@@ -261,12 +267,9 @@ def requests(graph: Graph, point: Point) -> tuple[Any, ...]:
                  if data.source not in BATCH_DEPENDENT)
 
 
-def check_still(trial: Trial, graph: Graph, assignment: Mapping[int, Any], template: str) -> set[str]:
+def check_still(trial: Trial, graph: Graph, assignment: Mapping[int, Any], source: str) -> set[str]:
     """No point moves over the batch, and the pinned selector agrees; messages of the requires that break."""
-    for node, value in assignment.items():
-        name = graph.data[node] if graph.kinds[node] == "pin" else graph.data[node].name
-        template = template.replace(f"⟦{name}⟧", repr(value))
-    select, kinds = executed(template), {name: graph.types[node] for name, node in graph.points}
+    select, kinds = executed(source), {name: graph.types[node] for name, node in graph.points}
     names = [graph.data[node].name for node in graph.of_kind("input")]
     seen: dict[Any, Any] = {}
     broken: set[str] = set()

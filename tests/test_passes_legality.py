@@ -217,6 +217,9 @@ def test_what_corners_and_boxes_leave_open_is_sampled_and_said_so() -> None:
     build.require(lambda: ~fast | other)
     found = judged(build, {"fast": FLAGS, "other": FLAGS}, budget=30, samples=50)
     assert (found.legal, found.proved, found.sampled) == (3, 3, 1)  # the refuted one is proved illegal
+    build.require(lambda: (x * y).ne(1_000_003 * 999_983))
+    found = judged(build, {"fast": FLAGS, "other": FLAGS}, budget=30, samples=50)
+    assert (found.legal, found.proved, found.sampled) == (3, 1, 3)  # this one leaves every assignment in doubt
 
 
 def test_the_sample_refutes_what_the_budget_misses() -> None:

@@ -508,6 +508,17 @@ def test_lookups_take_the_first_of_equal_keys_and_the_first_row_for_a_missing_on
     assert [function(v) for v in (2.0, 0.0, -0.0, 5.0, math.nan)] == ["two", "zero", "zero", "two", "two"]
 
 
+def test_a_long_table_is_filled_into_lines() -> None:
+    graph = Graph("g", "test")
+    key = graph.add("input", data=Input("key", "runtime"))
+    lookup = graph.add("lookup", (key,), tuple((n, n * n) for n in range(60)), name="square")
+    graph.points = [("square", lookup)]
+    source = unpinned_source(graph, set())
+    assert source.startswith("SQUARE = {\n    0: 0, 1: 1, 2: 4, ")
+    assert max(map(len, source.splitlines())) <= 100 and len(source.splitlines()) < 20
+    assert [selector(source)(n)[0]["square"] for n in (0, 59, 60)] == [0, 59 * 59, 0]
+
+
 def test_parameters_keep_the_names_of_functions_that_the_text_calls() -> None:
     make = Maker()
     top, other = make.input("max", "float"), make.input("float", "float")

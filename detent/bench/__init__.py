@@ -1,1 +1,1 @@
-"""Measurements of Detent itself and of what it does to serving."""
+"""Measurements: what Detent itself takes."""

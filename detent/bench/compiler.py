@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from detent.runtime.cache import Store
+from detent.runtime.errors import DetentError
 from detent.runtime.load import load_selector
 from detent.runtime.repin import Repin
 from detent.runtime.sources import PACKAGE
@@ -171,9 +172,12 @@ def _drive(subject: tuple[Callable[..., object], Sequence[Inputs]]) -> None:
 
 
 def _python(cache: Store, *arguments: str) -> None:
-    """Run Python to its end with this Detent and this cache."""
+    """Run Python to its end with this Detent and this cache. Raises DetentError if it fails."""
     paths: Iterable[str | None] = (os.path.dirname(PACKAGE), os.environ.get("PYTHONPATH"))
     environment = {**os.environ, "DETENT_CACHE_DIR": cache.directory,
                    "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    subprocess.run([sys.executable, "-P", *arguments], env=environment, stdin=subprocess.DEVNULL,
-                   stdout=subprocess.DEVNULL, check=True)
+    run = subprocess.run([sys.executable, "-P", *arguments], env=environment, stdin=subprocess.DEVNULL,
+                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+    if run.returncode:
+        last = run.stderr.strip().splitlines()[-1:] or [f"exit code {run.returncode}"]
+        raise DetentError(f"a measured process failed: {last[0]}", "leave Detent's sources alone while it is measured")

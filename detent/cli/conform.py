@@ -15,8 +15,6 @@ from detent.cli.progress import Steps
 if TYPE_CHECKING:
     from detent.tools.conform import Mismatch, Report
 
-SHOWN = 5
-
 
 @click.command("conform", epilog="""\b
 Example:
@@ -67,7 +65,9 @@ def _print(reports: list[tuple[str, Report]]) -> None:
 
 
 def first(reports: list[tuple[str, Report]]) -> list[tuple[str, Mismatch]]:
-    """The first mismatches of all files together."""
+    """The first mismatches of all files together, as many as one report keeps."""
+    from detent.tools.conform import SHOWN
+
     return [(path, mismatch) for path, report in reports for mismatch in report.first][:SHOWN]
 
 

@@ -59,8 +59,7 @@ def _table(solutions: list[Solution]) -> Table:
             f"{moving} of {len(solution.points)}", ", ".join(pin["name"] for pin in solution.pins),
             f"{solution.legal:,} of {solution.candidates:,}\n{verdict}", f"{solution.seconds:.2f} s"))
     columns = ("program and deployment", "values", "moving", "pins", "legal", "time")
-    return Table("Solved", columns, tuple(rows), right=("values", "moving", "legal", "time"),
-                 whole=("program and deployment", "pins"))
+    return Table("Solved", columns, tuple(rows), right=("values", "moving", "legal", "time"))
 
 
 def _next(deployment: str) -> tuple[str, ...]:

@@ -56,8 +56,8 @@ def select_command(program: str, deployment: str, texts: tuple[str, ...], tuple_
     else:
         show(_sections(document, inputs, points, holds, assignment))
         if not solved:
-            click.echo("\nAn assume does not hold: these inputs are outside of what was solved, and the program itself\n"
-                       "may select something else there.")
+            click.echo("\nAn assume does not hold: these inputs are outside of what was solved, "
+                       "and the program itself\nmay select something else there.")
 
 
 def assignment_of(path: str, solution: Solution) -> dict[str, Any]:

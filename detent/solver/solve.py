@@ -45,7 +45,11 @@ def solve(program: str | Callable[..., Any], deployment: str | Deployment, *, ab
         found = cache.find_solution(target, facts, parts)
         if isinstance(found, Entry):
             return Solution(found, cached=True, seconds=time.perf_counter() - started)
-        entry = _solve(program if callable(program) else None, target, facts, ablate, cache, progress)
+        try:
+            entry = _solve(program if callable(program) else None, target, facts, ablate, cache, progress)
+        except RecursionError:
+            raise BadInput(f"{target.name} nests too deeply to be solved",
+                           "split long chains of branches into helper functions") from None
     return Solution(entry, cached=False, seconds=time.perf_counter() - started)
 
 

@@ -50,15 +50,15 @@ def _div(a: Any, b: Any) -> float:
 
 
 def _ceil(a: Any) -> int:
-    return math.ceil(a) if math.isfinite(a) else 0
+    return math.ceil(a) if isinstance(a, int) or math.isfinite(a) else 0
 
 
 def _floor(a: Any) -> int:
-    return math.floor(a) if math.isfinite(a) else 0
+    return math.floor(a) if isinstance(a, int) or math.isfinite(a) else 0
 
 
 def _trunc(a: Any) -> int:
-    return int(a) if math.isfinite(a) else 0
+    return int(a) if isinstance(a, int) or math.isfinite(a) else 0
 
 
 def _select(c: bool, a: Any, b: Any) -> Any:
@@ -199,7 +199,10 @@ def type_of(value: Scalar) -> str:
 
 
 def evaluate(name: str, operands: Sequence[Any], result_type: str) -> Any:
-    """The value of one operation; ``result_type`` decides whether the result is rounded to f32."""
+    """The value of one operation; ``result_type`` decides whether the result is rounded to f32.
+
+    Raises OverflowError where an int is too large to be a double; programs that could reach one are refused.
+    """
     entry = SEMANTICS[name]
     value = entry.fn(*operands)
     return round32(value) if entry.rounds and result_type == "f32" else value
