@@ -21,6 +21,7 @@ PASSES = (
     "constant-fold",
     "cse",
     "dce",
+    "check-failures",
     "min-cut",
     "value-ranges",
     "pipeline",

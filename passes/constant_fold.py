@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from detent.passes.rules import Options
-from detent.passes.simplify import Simplifier, programs_of
+from detent.passes.simplify import sweep_module
 
 FOLD_ONLY = Options(ranges=False, value_sets=False, equal_arms=False, boolean=False, identities=False, cse=False)
 
@@ -21,5 +21,4 @@ class ConstantFold(ModulePass):
     name = "selir-constant-fold"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for program in programs_of(op):
-            Simplifier(program, FOLD_ONLY, {}).run()
+        sweep_module(op, FOLD_ONLY, facts_from_assumes=False)

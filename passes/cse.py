@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from detent.passes.constant_fold import FOLD_ONLY
-from detent.passes.simplify import Simplifier, programs_of
+from detent.passes.simplify import sweep_module
 
 
 @dataclass(frozen=True)
@@ -19,5 +19,4 @@ class Cse(ModulePass):
     name = "selir-cse"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for program in programs_of(op):
-            Simplifier(program, replace(FOLD_ONLY, cse=True), {}).run()
+        sweep_module(op, replace(FOLD_ONLY, cse=True), facts_from_assumes=False)

@@ -23,6 +23,10 @@ class AnalysisError(Exception):
         return f"{place}{self.message}" + (f"; {self.remedy}" if self.remedy else "")
 
 
+class NotStraightLine(AnalysisError):
+    """A pass ran before the one it builds on: facts are not bound, or branches are left."""
+
+
 class EmptyDomain(AnalysisError):
     """The assumes contradict each other: no input satisfies all of them."""
 

@@ -16,7 +16,7 @@ from detent.passes.cut import Infeasible, latest_min_cut, sinks
 from detent.passes.errors import AnalysisError
 from detent.passes.flatten import Flattened
 from detent.passes.graph import Graph
-from detent.passes.simplify import programs_of
+from detent.passes.sweep import programs_of
 
 
 class InfeasibleCut(AnalysisError):

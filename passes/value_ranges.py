@@ -20,17 +20,7 @@ from detent.passes.flatten import Flattened
 from detent.passes.input_domains import input_domains
 from detent.passes.legality import Legality, judge
 from detent.passes.rules import Options
-from detent.passes.simplify import Simplifier, program_domains, programs_of
-
-
-def value_sets(program: ProgramOp, options: Options) -> Mapping[SSAValue, Abstract]:
-    """The values that every value of a simplified program can take.
-
-    Raises AnalysisError where an input has no finite domain.
-    """
-    sweep = Simplifier(program, options, program_domains(program))
-    sweep.run()
-    return sweep.sets
+from detent.passes.sweep import programs_of, value_sets
 
 
 def pin_candidates(flat: Flattened, sets: Mapping[SSAValue, Abstract]) -> dict[int, Candidates]:

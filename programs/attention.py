@@ -63,10 +63,12 @@ def attention(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, limits
     split_stride = knob("split_stride", STRIDES, default=256)
     keys = seqlen_k(engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)
     is_causal, is_local, one_wg, gathered, num_splits = decide(
-        model, parallel, gpu, engine, call.b, call.total_q, call.max_seqlen_q, keys, KERNEL_SPLITS, KERNEL_SPLITS)
-    block_m, block_n, from_registers, overlap = model_tile(model, engine, is_causal, is_local, gathered, one_wg)
+        engine.name, model, parallel, gpu, engine, call.b, call.total_q, call.max_seqlen_q, keys, KERNEL_SPLITS,
+        KERNEL_SPLITS)
+    block_m, block_n, from_registers, overlap = model_tile(
+        engine.name, model, engine, is_causal, is_local, gathered, one_wg)
     split = num_splits > 1
-    pack = packs(model, parallel, engine, is_local, gathered, num_splits, call.max_seqlen_q, block_m)
+    pack = packs(engine.name, model, parallel, is_local, gathered, num_splits, call.max_seqlen_q, block_m)
     pdl = one_prepare_block(call.b)
 
     require(1 <= num_splits <= KERNEL_SPLITS, "the kernel takes at most 256 splits")

@@ -23,14 +23,14 @@ TILE_COLUMNS = ("headdim", "headdim_v", "is_causal", "is_local", "elem_bytes", "
 TILE_OUTPUTS = ("kBlockM", "kBlockN", "MmaPV_is_RS", "IntraWGOverlap")
 
 
-def tile_row(engine: str, row: Mapping[str, int]) -> tuple[int, ...]:
+def tile_row(library: str, row: Mapping[str, int]) -> tuple[int, ...]:
     """``TILE_OUTPUTS`` of one entry of the tile table."""
-    return tile(engine, row["headdim"], row["headdim_v"], row["elem_bytes"], bool(row["v_colmajor"]),
+    return tile(library, row["headdim"], row["headdim_v"], row["elem_bytes"], bool(row["v_colmajor"]),
                 bool(row["softcap"]), bool(row["is_causal"]), bool(row["is_local"]), bool(row["paged_non_tma"]),
                 bool(row["use_one_mma_wg"]))
 
 
-def host_row(engine: str, row: Mapping[str, int]) -> tuple[int, ...]:
+def host_row(library: str, row: Mapping[str, int]) -> tuple[int, ...]:
     """``HOST_OUTPUTS`` of one call: what the host decides from kernel parameters that are already normalised."""
     heads, kv_heads, d, dv = row["h"], row["h_k"], row["d"], row["dv"]
     is_causal, is_local, paged = bool(row["is_causal"]), bool(row["is_local"]), bool(row["paged"])
@@ -38,16 +38,16 @@ def host_row(engine: str, row: Mapping[str, int]) -> tuple[int, ...]:
     varlen_q = bool(row["varlen_q"] or row["seqused_q"])
     varlen = bool(varlen_q or row["varlen_k"] or row["seqused_k"] or row["leftpad_k"])
     rows = row["seqlen_q"] * (heads // kv_heads)
-    one_wg = selects_one_wg(engine, d, heads // kv_heads, is_local, row["seqlen_q"])
-    block_m, block_n, _, _ = tile(engine, d, dv, elem_bytes, False, softcap, is_causal, is_local, False, one_wg)
-    tma = selects_tma(engine, paged, row["page_size"], bool(row["leftpad_k"]), bool(row["knew"]), is_local,
+    one_wg = selects_one_wg(library, d, heads // kv_heads, is_local, row["seqlen_q"])
+    block_m, block_n, _, _ = tile(library, d, dv, elem_bytes, False, softcap, is_causal, is_local, False, one_wg)
+    tma = selects_tma(library, paged, row["page_size"], bool(row["leftpad_k"]), bool(row["knew"]), is_local,
                       heads // kv_heads, row["seqlen_q"], block_m, block_n)
     gathered = paged and not tma
-    block_m, block_n, _, _ = tile(engine, d, dv, elem_bytes, False, softcap, is_causal, is_local, gathered, one_wg)
-    blocks = row_blocks(engine, varlen, bool(row["dyn"]), row["b"], row["total_q"] or row["b"] * row["seqlen_q"],
+    block_m, block_n, _, _ = tile(library, d, dv, elem_bytes, False, softcap, is_causal, is_local, gathered, one_wg)
+    blocks = row_blocks(library, varlen, bool(row["dyn"]), row["b"], row["total_q"] or row["b"] * row["seqlen_q"],
                         kv_heads, heads // kv_heads, rows, block_m)
     num_splits = heuristic_splits(blocks, rows, row["seqlen_k"], (d + dv) * elem_bytes, row["wl"], row["wr"],
                                   is_causal, is_local, block_m, block_n, row["num_sm"], STOCK_SPLITS, row["num_sm"])
-    pack = packs_gqa(engine, heads, kv_heads, d, dv, is_local, gathered, num_splits, varlen_q, row["seqlen_q"],
+    pack = packs_gqa(library, heads, kv_heads, d, dv, is_local, gathered, num_splits, varlen_q, row["seqlen_q"],
                      block_m)
     return one_wg, tma, num_splits, pack

@@ -1,4 +1,5 @@
-"""FlashAttention-3's tile table on sm_90 as vLLM 0.26.0 and SGLang 0.5.17 ship it (``tile_size_fwd_sm90``).
+"""FlashAttention-3's tile table on sm_90 (``tile_size_fwd_sm90``): as vLLM 0.26.0 and SGLang 0.5.17 ship it, and as
+its authors have it (Dao-AILab/flash-attention 0251105a), which knows no one-warpgroup kernels.
 
 Every function returns ``(kBlockM, kBlockN, MmaPV_is_RS, IntraWGOverlap)``. ``gathered`` means a paged KV cache
 read by cp.async gather instead of TMA. ``d`` and ``dv`` are head dims rounded up by :func:`bucket`.
@@ -12,12 +13,16 @@ def bucket(head_dim: int) -> int:
     return next((size for size in (64, 96, 128, 192, 256) if head_dim <= size), 512)
 
 
-def tile(engine: str, head_dim: int, head_dim_v: int, elem_bytes: int, v_colmajor: bool, softcap: bool,
+def tile(library: str, head_dim: int, head_dim_v: int, elem_bytes: int, v_colmajor: bool, softcap: bool,
          is_causal: bool, is_local: bool, gathered: bool, one_wg: bool) -> tuple[int, int, bool, bool]:
-    """The tile of one kernel. ``engine`` is ``vllm`` or ``sglang``: their libraries differ."""
+    """The tile of one kernel. ``library`` is ``vllm``, ``sglang`` or ``upstream``: the three differ."""
     d = bucket(head_dim)
     dv = d if head_dim_v == head_dim else bucket(head_dim_v)
-    if engine == "sglang":
+    if library == "upstream":
+        if elem_bytes == 2:
+            return upstream_16bit(d, dv, is_causal, is_local, gathered)
+        return sglang_8bit(d, v_colmajor, softcap, is_local, gathered, False)
+    if library == "sglang":
         if elem_bytes == 2:
             return sglang_16bit(d, dv, is_causal, is_local, gathered, one_wg)
         return sglang_8bit(d, v_colmajor, softcap, is_local, gathered, one_wg)
@@ -85,6 +90,14 @@ def sglang_16bit(d: int, dv: int, is_causal: bool, is_local: bool, gathered: boo
     if d <= 192:
         return 128, (96 if is_local or gathered else 128 if dv <= 128 else 112), True, True
     return 128, (64 if is_local else 80), True, True
+
+
+def upstream_16bit(d: int, dv: int, is_causal: bool, is_local: bool, gathered: bool) -> tuple[int, int, bool, bool]:
+    """The authors', bf16 and fp16. SGLang's table is this one but for windows at head dims up to 64."""
+    if d <= 64 and dv not in (256, 512):
+        narrow = is_causal or is_local or gathered
+        return 192, (128 if narrow else 192), narrow, True
+    return sglang_16bit(d, dv, is_causal, is_local, gathered, False)
 
 
 def sglang_8bit(d: int, v_colmajor: bool, softcap: bool, is_local: bool, gathered: bool,

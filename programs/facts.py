@@ -16,6 +16,8 @@ class Model:
     name: str
     dtype: str  # of weights and activations: "bf16"
     hidden_size: int
+    intermediate_size: int  # of the dense MLP
+    vocab_size: int
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int  # of queries and keys
@@ -36,7 +38,10 @@ class Moe:
     hidden_act: str
     quantization: str  # of the experts' weights: "none", "fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16"
     apply_router_weight_on_input: bool
+    block_n: int | None  # output columns of the weights that share a scale; absent: all of a tensor or of a column
+    block_k: int | None  # and input columns
     table: Table | None  # the engine's tuned configurations by token count; absent: its default rule
+    down_table: Table | None  # SGLang: those of the second GEMM; absent: as the first
 
 
 @record
@@ -63,12 +68,37 @@ class Engine:
 
     name: str  # "vllm" or "sglang"
     version: str
+    deterministic: bool  # VLLM_BATCH_INVARIANT or --enable-deterministic-inference
     page_size: int  # tokens in a page of the KV cache
     kv_cache_dtype: str  # "bf16" or "e4m3"
     full_graphs: bool  # decode batches replay whole CUDA graphs
     max_capture_size: int  # tokens in the largest captured graph
     graph_splits: int  # attention splits asked for where a graph may replay, 0: the heuristic's
+    cascade_attention: bool | None  # vLLM: a prefix that all requests share is attended once; off where absent
     fused_moe_sum_all_reduce: bool  # SGLang: experts' sum and all-reduce in one kernel, with atomics
+
+
+@record
+class AllReduce:
+    """All-reduces of the tensor-parallel group. A deployment on one GPU has no such section."""
+
+    custom: bool  # the engine's own kernels run: on, GPUs of one node with access to each other's memory
+    max_bytes: int  # largest message of those kernels, in vLLM the first that is too large
+    nvlink: bool  # between every two GPUs
+    multicast: bool  # NVSwitch adds and copies: multicast addresses can be had
+    symm_mem: bool  # vLLM: PyTorch's symmetric memory
+    nccl_symm_mem: bool  # vLLM: NCCL on symmetric buffers
+    flashinfer: bool  # vLLM: FlashInfer's all-reduce
+    fused_rms_norm: bool  # all-reduce and the RMSNorm behind it in one kernel, up to some size
+    workspace_bytes: int  # that Detent's kernels reserve for a message; longer ones are reduced in pieces
+
+
+@record
+class Sampling:
+    """How next tokens are drawn."""
+
+    backend: str  # "flashinfer" or "pytorch": what top-k and top-p are left to where the batch allows it
+    hashed_noise: bool  # vLLM: model runner V2, whose noise is a hash of seed, position and token
 
 
 @record

@@ -39,13 +39,13 @@ from detent.passes.control_dependence import flatten_branches
 from detent.passes.cut import BATCH_DEPENDENT
 from detent.passes.dce import delete_dead
 from detent.passes.errors import EmptyDomain, TooManyCombinations
-from detent.passes.failures import Reachable
+from detent.passes.check_failures import Reachable
 from detent.passes.flatten import flatten
 from detent.passes.graph import Graph
 from detent.passes.interpret import interpret
 from detent.passes.min_cut import InfeasibleCut
 from detent.passes.rules import Options
-from detent.passes.simplify import Simplifier, simplify
+from detent.passes.sweep import Simplifier, program_domains
 from detent.runtime.repin import Repin
 from detent.solver.compiled import Compiled, Switches, without_pins
 from detent.solver.defaults import default_of
@@ -193,7 +193,7 @@ def variants(function: Any, facts: Facts) -> Iterator[tuple[str, Graph]]:
     for options in (FOLD_ONLY, replace(FOLD_ONLY, cse=True), *SWITCHED):
         copy = program.clone()
         if options in SWITCHED:
-            simplify(copy, options)
+            Simplifier(copy, options, program_domains(copy)).run()
         else:
             Simplifier(copy, options, {}).run()
         copy.verify()

@@ -118,7 +118,7 @@ def _unjudged(program: str | Callable[..., Any], deployment: Deployment, name: s
     from detent.passes.legality import Legality
     from detent.passes.min_cut import insert_pins
     from detent.passes.partial_eval import Binding, bind
-    from detent.passes.simplify import Simplifier, program_domains
+    from detent.passes.sweep import Simplifier, program_domains
     from detent.passes.value_ranges import pin_candidates
     from detent.solver.compiled import Compiled, failing_nodes, relabel, split_module
     from detent.solver.document import document

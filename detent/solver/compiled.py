@@ -18,11 +18,11 @@ from detent.dialects.selir.semantics import SEMANTICS
 from detent.dialects.selir.structure import ProgramOp
 from detent.dialects.selir.unbound import FuncOp
 from detent.passes.candidates import Candidates
+from detent.passes.check_failures import check_failures
 from detent.passes.control_dependence import flatten_branches
 from detent.passes.cut import batch_dependent
 from detent.passes.dce import delete_dead
 from detent.passes.domains import Abstract, may_fail
-from detent.passes.failures import check_failures
 from detent.passes.flatten import Flattened
 from detent.passes.graph import Graph, Location
 from detent.passes.input_domains import input_domains
@@ -30,7 +30,7 @@ from detent.passes.legality import Legality, judge
 from detent.passes.min_cut import insert_pins
 from detent.passes.partial_eval import Binding, bind
 from detent.passes.rules import Options
-from detent.passes.simplify import Simplifier, program_domains
+from detent.passes.sweep import Simplifier, program_domains
 from detent.passes.value_ranges import pin_candidates
 
 Progress = Callable[[str], None]

@@ -24,8 +24,8 @@ from detent.passes.input_domains import input_domains
 from detent.passes.legality import judge
 from detent.passes.lowering import pinned_template, unpinned_source
 from detent.passes.rules import Options
-from detent.passes.simplify import programs_of
-from detent.passes.value_ranges import pin_candidates, value_sets
+from detent.passes.sweep import programs_of, value_sets
+from detent.passes.value_ranges import pin_candidates
 from detent.solver.compiled import Compiled, failing_nodes
 from detent.solver.defaults import default_of
 from detent.solver.document import checked, name_of

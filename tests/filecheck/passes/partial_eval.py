@@ -38,5 +38,5 @@ def rows(limits: Limits, call: Call):
 # CHECK: %[[NOW:.*]] = selir.mul %{{.*}}, %[[STEP]]
 # CHECK: selir.points ["all", "now", "two"] %[[ALL]], %[[NOW]], %[[TWO]] : !selir.int, !selir.int, !selir.int
 
-# UNKNOWN: error: unknown deployment 'nowhere'; known: {{.*}}qwen3-30b-a3b-tp4-h200
+# UNKNOWN: error: unknown deployment 'nowhere'; known: {{.*}}llama-3.1-70b-tp4-h100
 # OPTION: error: selir-partial-eval requires argument "deployment"

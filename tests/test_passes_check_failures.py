@@ -9,7 +9,7 @@ import pytest
 from detent.lang.builder import build_module
 from detent.lang.load import load_program
 from detent.passes.errors import UnboundedInput
-from detent.passes.failures import Reachable
+from detent.passes.check_failures import Reachable
 from detent.solver.compiled import Compiled, compile_program
 
 HEAD = """

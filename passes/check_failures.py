@@ -1,10 +1,15 @@
-"""Proves that no operation that Python would refuse is ever used: no division by zero, no missing key."""
+"""``selir-check-failures``: prove that nothing Python would refuse is ever used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
 
 from detent.dialects.selir.scalar import LookupOp, ScalarOp
 from detent.dialects.selir.semantics import SEMANTICS
@@ -16,6 +21,8 @@ from detent.passes.errors import AnalysisError
 from detent.passes.flatten import Flattened
 from detent.passes.graph import Graph, Location
 from detent.passes.input_domains import input_domains, relations
+from detent.passes.rules import Options
+from detent.passes.sweep import programs_of, value_sets
 from detent.passes.witness import Proved, prove
 
 
@@ -97,3 +104,17 @@ def _what(graph: Graph, node: int) -> str:
     if SEMANTICS[kind].fails == "zero":
         return "division by zero"
     return f"{kind} of a number that is not finite"
+
+
+@dataclass(frozen=True)
+class CheckFailures(ModulePass):
+    """Prove that no division by zero, missing key or rounding of an infinity is ever used; runs before the cut."""
+
+    name = "selir-check-failures"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for program in programs_of(op):
+            try:
+                check_failures(program, value_sets(program, Options()))
+            except AnalysisError as error:
+                raise PassFailedException(str(error)) from None

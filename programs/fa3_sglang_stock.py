@@ -1,0 +1,124 @@
+"""``fa3-sglang-stock``: FlashAttention-3 as SGLang 0.5.17 ships it, the device's own split counts included.
+
+SGLang tells the library no KV length but the width of its page table, and its heuristic reads the batch's query tokens
+too. For a decode step it lets the device count the splits before the layers run, from the live lengths; a graph that
+was captured for the longest context then replays with those counts. Layers with a window count their own.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from detent.lang import Request, Runtime, Unpinnable, assume, record, require, selection
+from detent.programs.fa3 import (
+    cdiv,
+    decide,
+    gathers,
+    model_tile,
+    needs_causal,
+    needs_local,
+    one_prepare_block,
+    packs,
+    rank_group,
+    rank_heads,
+    rank_kv_heads,
+    selects_one_wg,
+    seqlen_k,
+)
+from detent.programs.fa3_conform import HOST_COLUMNS, HOST_OUTPUTS, TILE_COLUMNS, TILE_OUTPUTS, host_row, tile_row
+from detent.programs.fa3_stock import (
+    KERNEL_SPLITS,
+    STOCK_SPLITS,
+    assume_lengths,
+    kernel_points,
+    most_blocks,
+    own_blocks,
+    request_splits,
+    require_kernels,
+)
+from detent.programs.facts import Engine, Gpu, Limits, Model, Parallel
+
+CONFORM = (
+    (HOST_COLUMNS, HOST_OUTPUTS, partial(host_row, "sglang")),
+    (TILE_COLUMNS, TILE_OUTPUTS, partial(tile_row, "sglang")),
+)
+
+
+@record
+class Call:
+    """One attention call, and the request whose bits are asked about."""
+
+    b: Unpinnable[int]  # sequences
+    max_seqlen_q: Unpinnable[int]  # query tokens of the longest
+    max_seqlen_k: Unpinnable[int]  # KV tokens of the longest
+    total_q: Unpinnable[int]  # query tokens
+    table_width: Unpinnable[int]  # pages a row of the page table has
+    in_graph: Runtime[bool]  # captured or replayed in a whole CUDA graph
+    batch_blocks: Unpinnable[int]  # row blocks times KV blocks summed over the batch, with the ordinary tile
+    batch_blocks_one_wg: Unpinnable[int]  # the same with the one-warpgroup tile
+    own_q_len: Request[int]  # query tokens of the request
+    own_kv_len: Request[int]  # its KV tokens
+
+
+def counted_ahead(model: Model, max_seqlen_q: int) -> bool:
+    """Whether the device has counted the splits before the layer runs."""
+    return max_seqlen_q == 1 and model.window_left < 0 and model.window_right < 0
+
+
+@selection(family="attention")
+def fa3_sglang_stock(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, limits: Limits,
+                     call: Call) -> dict[str, object]:
+    """The kernel's template parameters, its tile, the launch values and the request's own number of splits."""
+    assume_lengths(limits, call.b, call.max_seqlen_q, call.max_seqlen_k, call.total_q, call.own_q_len, call.own_kv_len)
+    assume(1 <= call.table_width <= cdiv(limits.max_context, engine.page_size))
+    assume(call.max_seqlen_k <= call.table_width * engine.page_size)
+    assume(1 <= call.batch_blocks <= most_blocks(model, parallel, limits))
+    assume(1 <= call.batch_blocks_one_wg <= most_blocks(model, parallel, limits))
+    assume(call.batch_blocks >= own_blocks(
+        "sglang", model, parallel, engine, call.max_seqlen_q,
+        seqlen_k(engine, limits, call.in_graph, call.max_seqlen_k, call.table_width), call.own_q_len, call.own_kv_len,
+        False))
+    assume(call.batch_blocks_one_wg >= own_blocks(
+        "sglang", model, parallel, engine, call.max_seqlen_q,
+        seqlen_k(engine, limits, call.in_graph, call.max_seqlen_k, call.table_width), call.own_q_len, call.own_kv_len,
+        True))
+    require(engine.name == "sglang", "the rules are SGLang's")
+    require_kernels(model, parallel, gpu, engine, limits)
+
+    keys = seqlen_k(engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)
+    is_causal, is_local, one_wg, gathered, num_splits = decide(
+        "sglang", model, parallel, gpu, engine, call.b, call.total_q, call.max_seqlen_q, keys, STOCK_SPLITS,
+        gpu.num_sm)
+    block_m, block_n, from_registers, overlap = model_tile(
+        "sglang", model, engine, is_causal, is_local, gathered, one_wg)
+    pack = packs("sglang", model, parallel, is_local, gathered, num_splits, call.max_seqlen_q, block_m)
+    ahead = decide("sglang", model, parallel, gpu, engine, call.b, call.total_q, call.max_seqlen_q, call.max_seqlen_k,
+                   STOCK_SPLITS, gpu.num_sm)
+    bound = ahead[4] if counted_ahead(model, call.max_seqlen_q) else num_splits
+    heads = rank_kv_heads(model, parallel) if pack else rank_heads(model, parallel)
+    splits = request_splits(call.b, call.batch_blocks_one_wg if one_wg else call.batch_blocks, heads, gpu.num_sm,
+                            cdiv(call.own_kv_len, block_n), bound)
+    pdl = one_prepare_block(call.b)
+
+    require(1 <= num_splits <= KERNEL_SPLITS, "the kernel takes at most 256 splits")
+    require(bound == num_splits or not counted_ahead(model, call.max_seqlen_q),
+            "the count ahead is told the same number of splits")
+    require(splits == request_splits(
+        call.b, call.batch_blocks_one_wg if one_wg else call.batch_blocks,
+        rank_kv_heads(model, parallel) if pack else rank_heads(model, parallel), gpu.num_sm,
+        cdiv(call.own_kv_len, block_n), bound), "the device counts the splits itself")
+    require(not one_wg or selects_one_wg("sglang", model.head_dim, rank_group(model, parallel), is_local,
+                                         call.max_seqlen_q), "query lengths may be declared longer, not shorter")
+    require(not gathered or gathers("sglang", model, parallel, engine, is_causal, is_local, one_wg,
+                                    call.max_seqlen_q), "query lengths may be declared longer, not shorter")
+    require(not one_wg or model.head_dim_v == model.head_dim, "one-warpgroup kernels have one head dim")
+    require(not pdl or one_prepare_block(call.b), "the dependent launch waits for one prepare block")
+    require(pack or not (num_splits > 1 or gathered), "split and gathering kernels exist packed only")
+    require(gathered or engine.page_size % block_n == 0, "TMA reads whole KV blocks of a page")
+    require(not (is_causal and is_local), "a kernel has one mask")
+    require(is_causal or is_local or not needs_causal(model, call.max_seqlen_q, seqlen_k(
+        engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)), "no query sees later keys")
+    require(is_local or not needs_local(model, call.max_seqlen_q, seqlen_k(
+        engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)), "no query sees past its window")
+    return kernel_points(model, gpu, engine, is_causal, is_local, one_wg, gathered, pack, block_m, block_n,
+                         from_registers, overlap, num_splits, splits, pdl, not is_local)
