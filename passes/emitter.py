@@ -46,7 +46,7 @@ class Emitter:
 
     def value(self, value: Any) -> SSAValue:
         """A scalar as an operand: known values become constants at the program's top."""
-        if isinstance(value, SSAValue):
+        if is_residual(value):
             return value
         kind = scalar_type(value)
         plain = float(value) if kind == "f32" else value
@@ -110,7 +110,7 @@ class Emitter:
 
     def truth(self, value: Any) -> Any:
         """Python's truth of a value: a known bool, or a bool operation."""
-        if not isinstance(value, SSAValue):
+        if not is_residual(value):
             return bool(value)
         kind = scalar_type(value)
         if kind == "bool":

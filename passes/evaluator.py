@@ -112,7 +112,7 @@ class Evaluator(Emitter):
         self.values[result] = value
         # A variable's name becomes the name of the value: pins are called after variables.
         hint = result.name_hint
-        if hint and isinstance(value, SSAValue) and not isinstance(value.owner, (structure.InputOp, structure.KnobOp)):
+        if hint and is_residual(value) and type(value.owner) not in (structure.InputOp, structure.KnobOp):
             value.name_hint = hint
 
     def call(self, name: str, arguments: list[Any]) -> Any:

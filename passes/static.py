@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
-from xdsl.ir import SSAValue
+from xdsl.ir import BlockArgument, OpResult, SSAValue
 
 from detent.dialects.selir.source import Span
 from detent.dialects.selir.types import type_name
@@ -77,21 +77,25 @@ class Unusable:
 Place = Span | None
 
 SCALARS = (bool, int, float, str, type(None))
+_RESIDUAL = frozenset((OpResult, BlockArgument))
 
 
-def is_residual(value: Any) -> bool:
-    """Whether a value is an operation of the bound program rather than known now."""
-    return isinstance(value, SSAValue)
+def is_residual(value: Any) -> TypeGuard[SSAValue]:
+    """Whether a value is an operation of the bound program rather than known now.
+
+    By class and not by isinstance, which is slow on xDSL's abstract classes and asked for every operand.
+    """
+    return type(value) in _RESIDUAL
 
 
 def is_scalar(value: Any) -> bool:
     """Whether a value can be a selection point: known or not, but no collection."""
-    return isinstance(value, (SSAValue, *SCALARS))
+    return is_residual(value) or isinstance(value, SCALARS)
 
 
 def scalar_type(value: Any) -> str:
     """The semantics table's type name of a known scalar or of an operation's result."""
-    if isinstance(value, SSAValue):
+    if is_residual(value):
         return type_name(value.type)
     if isinstance(value, bool):
         return "bool"
@@ -112,14 +116,14 @@ def describe(value: Any) -> str:
     """What a value is, in an error message."""
     names = {tuple: "a tuple", dict: "a dict", Keyed: "a table row", Filtered: "a filtered collection",
              Facts: "a record of facts", Record: "a record", Closure: "a function", Function: "a function"}
-    if isinstance(value, SSAValue):
+    if is_residual(value):
         return f"a batch-dependent {type_name(value.type)}"
     return names.get(type(value), f"a {scalar_type(value)}" if isinstance(value, SCALARS) else type(value).__name__)
 
 
 def same_known(a: Any, b: Any) -> bool:
     """Whether two known values agree in type and bits (``True`` is not 1, ``0.0`` is not ``-0.0``)."""
-    if isinstance(a, SSAValue) or isinstance(b, SSAValue):
+    if is_residual(a) or is_residual(b):
         return a is b
     if type(a) is not type(b):
         return False

@@ -55,7 +55,7 @@ def test_what_is_put_is_found(project: Project) -> None:
 
 
 def test_an_empty_cache_says_so(project: Project) -> None:
-    assert reasons(project) == ["entries: none -> none for tile"]
+    assert reasons(project) == ["cache: no solution of tile is stored"]
 
 
 # What must not cause a miss.

@@ -95,7 +95,7 @@ def test_a_solve_that_fails_or_stores_nothing(project: Project, monkeypatch: pyt
     with pytest.raises(SolveFailed, match="failed: exit code 3"):
         load._run([sys.executable, "-c", "import sys; sys.exit(3)"], store, "detent solve x")
     monkeypatch.setattr(load, "_run", lambda *_: None)
-    with pytest.raises(SolveFailed, match="stored nothing that fits .entries: none"):
+    with pytest.raises(SolveFailed, match="stored nothing that fits .cache: no solution"):
         get(project, on_miss="solve")
     monkeypatch.undo()
     monkeypatch.setattr(load, "SOLVE_LIMIT_S", 0.01)

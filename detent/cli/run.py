@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detent.cli.families import adapted, solve_all
+from detent.cli.families import solve_all
 from detent.cli.options import json_option
 from detent.cli.output import show, show_json
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from detent.solver.solution import Solution
     from detent.solver.views.sections import Table
 
+PROGRAMS = ("attention", "moe")
 DEPLOYMENTS = ("llama-3.1-70b-tp4-h200", "qwen3-30b-a3b-tp4-h200")
 
 
@@ -26,7 +27,7 @@ def run_command(as_json: bool) -> None:
     solutions: list[Solution] = []
     skipped: list[tuple[str, str, str]] = []
     for name in DEPLOYMENTS:
-        solved, reasons = solve_all(load(name), adapted())
+        solved, reasons = solve_all(load(name), PROGRAMS)
         solutions += solved
         skipped += [(program, name, reason) for program, reason in reasons.items()]
     if as_json:

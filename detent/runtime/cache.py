@@ -162,7 +162,7 @@ class Store:
             changes += fact_changes(header["facts"], deployment.facts)
             if best is None or len(changes) < len(best):
                 best = changes
-        return [Change("entries", "none", f"none for {program.name}")] if best is None else best
+        return [Change("cache", f"no solution of {program.name} is stored")] if best is None else best
 
     def entries(self) -> list[dict[str, Any]]:
         """One dict an entry, most recently used first: ``kind`` (solution or selector), ``program``, ``family``,

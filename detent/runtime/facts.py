@@ -39,7 +39,7 @@ def summary(texts: Mapping[str, str]) -> dict[str, Any]:
 class Change:
     """One part of a key that differs: ``before`` is what the entry has, ``after`` what is asked for now.
 
-    Both are texts; both empty where only "changed" can be said.
+    Both are texts; without ``after`` the part is what changed and ``before`` says how, without both it only did.
     """
 
     __slots__ = ("after", "before", "part")
@@ -48,8 +48,10 @@ class Change:
         self.part, self.before, self.after = part, before, after
 
     def __str__(self) -> str:
-        if self.before or self.after:
+        if self.after:
             return f"{self.part}: {self.before} -> {self.after}"
+        if self.before:
+            return f"{self.part}: {self.before}"
         return f"{self.part} changed"
 
     def __repr__(self) -> str:
