@@ -144,10 +144,11 @@ def extreme_by_range(ctx: Context, kind: str, operands: Sequence[SSAValue], type
     a, b = (hull(ctx.abstract(v)) for v in operands)
     if a is None or b is None:
         return None
-    if a.high <= b.low:
+    # Of equal operands Python gives the first, and equal floats may differ in the sign of a zero: equal bounds decide
+    # for the first operand, or where equal is the same.
+    if a.high < b.low or (a.high == b.low and (kind == "min" or type == "int")):
         return operands[0] if kind == "min" else operands[1]
-    # Python gives the first of equal operands: equal bounds decide only this way round for b.
-    if b.high < a.low:
+    if b.high < a.low or (b.high == a.low and (kind == "max" or type == "int")):
         return operands[1] if kind == "min" else operands[0]
     return None
 

@@ -92,7 +92,7 @@ class Simplifier:
     def _visit_input(self, op: InputOp) -> None:
         values = self._limit(self._input(op))
         self._abstract[op.res] = values
-        if isinstance(values, frozenset) and len(values) == 1:
+        if isinstance(values, frozenset) and _one_value(values, type_name(op.res.type)):
             # The assumes leave it one value: a constant everywhere but in the assumes that say so.
             constant = self.constant(next(iter(values)), type_name(op.res.type))
             for use in list(op.res.uses):
@@ -245,7 +245,7 @@ class Simplifier:
         if not foldable:
             return None, abstract, table
         if isinstance(abstract, frozenset):
-            if len(abstract) == 1:
+            if _one_value(abstract, type):
                 return self.constant(next(iter(abstract)), type), None, None
         elif abstract is not None and type == "int" and abstract.low == abstract.high:
             return self.constant(abstract.low, type), None, None
@@ -287,6 +287,11 @@ class Simplifier:
         if value is not None and not isinstance(value, frozenset) and not self.options.ranges:
             return None
         return value
+
+
+def _one_value(values: frozenset[Any], type: str) -> bool:
+    """Whether a set leaves one value to the bit: it does not tell 0.0 from -0.0, which are equal."""
+    return len(values) == 1 and not (type in ("float", "f32") and 0.0 in values)
 
 
 def _in_assume(op: Operation) -> bool:

@@ -130,7 +130,7 @@ class Emitted:
 
     def __init__(self, found: Compiled) -> None:
         self.graph = without_pins(found.graph)
-        self.source = unpinned_source(self.graph, found.fails)
+        self.source = unpinned_source(self.graph, found.pinned.fails)
         self.names = [self.graph.data[node].name for node in self.graph.of_kind("input")]
         self.kinds = {name: self.graph.types[node] for name, node in self.graph.points}
         self.select = executed(self.source)

@@ -14,13 +14,14 @@ def test_new_writes_defaults_for_every_family_that_applies(tmp_path: Path) -> No
     path = tmp_path / "tuple.json"
     text = done("tuple", "new", "--deployment", DEPLOYMENT, path)
     commitment = CommitmentTuple.load(str(path))
-    assert set(commitment.families) == {"attention", "moe"}
+    assert {"attention", "moe"} <= set(commitment.families)
     assert commitment.assignment("moe") == {"row": 4096, "align": "sort"}
     assert commitment.hash in text and f"wrote {path}" in text
     assert "open until the first start on the target machine: kernels, torch" in " ".join(text.split())
     dense = tmp_path / "dense.json"
     done("tuple", "new", "-d", "llama-3.1-70b-tp4-h200", dense)
-    assert set(CommitmentTuple.load(str(dense)).families) == {"attention"}
+    families = set(CommitmentTuple.load(str(dense)).families)
+    assert "attention" in families and "moe" not in families
 
 
 def test_settings_once_or_in_a_row(tmp_path: Path) -> None:

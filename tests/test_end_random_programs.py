@@ -22,6 +22,7 @@ from end_support import (
     compiled,
     controls,
     evaluated,
+    exact,
     executed,
     leaves_of,
     load_text,
@@ -138,8 +139,8 @@ def refusal(trial: Trial, error: Exception) -> str:
         assert not trial.outcomes and not trial.raised
     elif isinstance(error, InfeasibleCut):
         unpinnable = [name for name in trial.source.inputs if f"{name}: Unpinnable" in trial.source.text]
-        assert any(all(points[point] == typed(inputs[name], points[point][0]) for inputs, _, (points, _) in trial.outcomes)
-                   for name in unpinnable for point in trial.outcomes[0][2][0]), "a point is an input itself"
+        assert any(all(points[point][1] == exact(inputs[name])[1] for inputs, _, (points, _) in trial.outcomes)
+                   for name in unpinnable for point in trial.outcomes[0][2][0]), "no point is an input itself"
     elif isinstance(error, SourceError):
         if "does not hold for the deployment's facts" in str(error):
             assert not [o for o in trial.outcomes if not o[2][1]]
@@ -154,7 +155,7 @@ def refusal(trial: Trial, error: Exception) -> str:
 def check_domains(trial: Trial, found: Compiled) -> None:
     """Domains are exactly what each input's bounds allow, and hold every admissible value."""
     related = "'relation" in trial.source.text
-    for node, domain in found.domains.items():
+    for node, domain in found.pinned.domains.items():
         name = found.graph.data[node].name
         seen = {point[name] for point in trial.admissible}
         assert seen <= set(domain) <= set(trial.source.inputs[name])
@@ -255,7 +256,7 @@ def check_own_values(trial: Trial, found: Compiled) -> None:
 def check_moves(trial: Trial, found: Compiled) -> None:
     """A point that moves with the batch is said to."""
     for name, node in found.graph.points:
-        if not found.moves_point(node):
+        if not found.pinned.moves_point(node):
             seen = {(requests(found.graph, point), tuple(setting.values()), outcome[0][name])
                     for point, setting, outcome in trial.outcomes}
             assert len(seen) == len({key[:2] for key in seen}), f"{name} moves"

@@ -51,7 +51,8 @@ def _row(solution: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> t
     stem = str(solution["path"]).removesuffix("solution")
     beside = [entry for entry in entries if entry["kind"] == "selector" and str(entry["path"]).startswith(stem)]
     size = sum(entry["bytes"] for entry in (solution, *beside))
-    return (solution["program"], solution["deployment"], str(len(beside)), solution["key"][:12],
+    name = solution["program"] + (f" without {solution['ablate']}" if solution["ablate"] else "")
+    return (name, solution["deployment"], str(len(beside)), solution["key"][:12],
             _age(solution["created"]), f"{size / 1e3:,.0f} kB")
 
 

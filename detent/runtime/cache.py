@@ -166,7 +166,8 @@ class Store:
 
     def entries(self) -> list[dict[str, Any]]:
         """One dict an entry, most recently used first: ``kind`` (solution or selector), ``program``, ``family``,
-        ``deployment``, ``key``, ``created`` (Unix seconds), ``bytes``, ``path``, and a selector's ``assignment``."""
+        ``deployment``, ``key``, ``created`` (Unix seconds), ``ablate`` (what was switched off, or ""), ``bytes``,
+        ``path``, and a selector's ``assignment``."""
         return self.shelf.entries() if self.usable else []
 
     def clear(self) -> int:

@@ -205,6 +205,7 @@ class Shelf:
         for record in self.all_solutions():
             header, folder = record.header, os.path.dirname(record.path)
             common = {name: header[name] for name in ("program", "family", "deployment", "key", "created")}
+            common["ablate"] = dict(header["parts"]).get("ablate", "")
             files = _by_age(folder, prefix=f"{header['id']}.")
             selectors = [file for file in files if file.name.endswith(".selector")]
             own = [file for file in files if file.name.count(".") == 1 or file.name[33:] in header["payloads"]]

@@ -98,7 +98,8 @@ class CommitmentTuple:
             with open(path, encoding="utf-8") as file:
                 content = strict_json(file.read())
         except OSError as error:
-            raise BadFile(path, error.strerror or "cannot be read", f"write one: detent tuple new {path}") from None
+            raise BadFile(path, error.strerror or "cannot be read",
+                          f"write one: detent tuple new --deployment D {path}") from None
         except ValueError as error:
             raise BadFile(path, f"is not JSON: {error}") from None
         result, stored = _read(path, content)

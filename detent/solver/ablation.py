@@ -6,6 +6,7 @@ move with the batch); that is its result and no error. Where pins leave a point 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,8 @@ from detent.passes.errors import AnalysisError
 from detent.passes.graph import Graph
 from detent.runtime.cache import Store
 from detent.runtime.deployment import Deployment, load
-from detent.runtime.sources import display_name
 from detent.solver.solution import Solution
-from detent.solver.solve import Progress, program_of, solve, switches_of
+from detent.solver.solve import Progress, name_files, program_of, solve, switches_of
 
 if TYPE_CHECKING:
     from detent.passes.boxes import Domain
@@ -106,48 +106,27 @@ def compare(program: str | Callable[..., Any], deployment: str | Deployment, nam
 
 def _unjudged(program: str | Callable[..., Any], deployment: Deployment, name: str) -> tuple[dict[str, Any], Graph]:
     """The document and graph of an ablated program up to its cut, for one that cannot be judged."""
-    from detent.dialects.selir.source import real_path
     from detent.lang.builder import build_module
     from detent.lang.load import load_program
     from detent.passes.candidates import Candidates
-    from detent.passes.control_dependence import flatten_branches
-    from detent.passes.cut import batch_dependent
-    from detent.passes.dce import delete_dead
-    from detent.passes.flatten import Flattened
-    from detent.passes.input_domains import input_domains
     from detent.passes.legality import Legality
-    from detent.passes.min_cut import insert_pins
-    from detent.passes.partial_eval import Binding, bind
-    from detent.passes.sweep import Simplifier, program_domains
     from detent.passes.value_ranges import pin_candidates
-    from detent.solver.compiled import Compiled, failing_nodes, relabel, split_module
+    from detent.solver.compiled import Compiled, pin_program
     from detent.solver.document import document
 
-    switches, target = switches_of(name), program_of(program)
+    target = program_of(program)
     built = build_module(load_program(program if callable(program) else target.id))
-    bound = bind(*split_module(built.module), Binding(deployment.facts, deployment.name),
-                 keep_keys=switches.keep_keys, equal_arms=switches.options.equal_arms)
-    flatten_branches(bound.block)
-    sweep = Simplifier(bound, switches.options, program_domains(bound))
-    sweep.run()
-    delete_dead(bound.block)
-    before = Flattened(bound)
-    moving = dict(zip(before.values, batch_dependent(before.graph, switches.control), strict=True))
-    insert_pins(bound, control=switches.control, cut=switches.cut)
-    flat = Flattened(bound)
-    graph = flat.graph
-    total: int | None = 1
+    pinned = pin_program(built.module, deployment.facts, deployment.name, switches_of(name))
+    name_files(pinned, built.texts, target)
+    graph = pinned.graph
+    total: int | None
     try:
-        found = pin_candidates(flat, sweep.sets)
-        for each in found.values():
-            total = total * len(each.values) if total is not None else None
+        found = pin_candidates(pinned.flat, pinned.sets)
+        total = math.prod(len(each.values) for each in found.values())
     except AnalysisError:
         found, total = {node: Candidates([], False) for node in graph.of_kind("pin")}, None
     verdicts = dict.fromkeys(range(len(graph.conditions)), "not judged")
-    compiled = Compiled(bound, graph, input_domains(graph), found, Legality({}, verdicts=verdicts),
-                        [moving.get(value, False) for value in flat.values], failing_nodes(flat, sweep.sets), [],
-                        flat.points_location)
-    relabel(compiled, lambda file: display_name(real_path(file), target.path))
+    compiled = Compiled(pinned, found, Legality({}, verdicts=verdicts))
     unknown = {"candidates": total, "legal": None, "legality": {"proved": None, "sampled": None}}
     return {**document(compiled, None), **unknown, "program": target.name, "deployment": deployment.name}, graph
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
@@ -64,28 +64,47 @@ ABLATIONS: dict[str, tuple[str, Switches]] = {
 
 
 @dataclass
-class Compiled:
-    """A program for one deployment, with pins, and everything the analyses found.
+class Pinned:
+    """A program for one deployment with its pins, before anything is judged.
 
-    ``candidates``, ``domains``: by node. ``fails``: nodes whose operation could fail on its operands'
-    value sets and is therefore evaluated in its total form. ``timings``: seconds by step.
+    ``domains``: by input node. ``sets``: what each value can take. ``moves``: which nodes depended on the batch
+    before they were pinned. ``fails``: nodes whose operation could fail on its operands' value sets and is
+    therefore evaluated in its total form. ``timings``: seconds by step.
     """
 
     program: ProgramOp
-    graph: Graph
+    flat: Flattened
     domains: dict[int, Domain]
-    candidates: dict[int, Candidates]
-    legality: Legality
+    sets: Mapping[SSAValue, Abstract]
     moves: list[bool]
     fails: set[int]
     facts_read: list[str]
     points_location: Location | None
-    timings: dict[str, float] = field(default_factory=dict)
+    timings: dict[str, float]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph with ``pin`` nodes."""
+        return self.flat.graph
 
     def moves_point(self, node: int) -> bool:
         """Whether a point's value depends on the batch as long as nothing is pinned."""
         pinned = self.graph.kinds[node] == "pin"
         return self.moves[self.graph.args[node][0] if pinned else node]
+
+
+@dataclass
+class Compiled:
+    """A program with pins, their candidates by node, and which assignments are legal."""
+
+    pinned: Pinned
+    candidates: dict[int, Candidates]
+    legality: Legality
+
+    @property
+    def graph(self) -> Graph:
+        """The graph with ``pin`` nodes."""
+        return self.pinned.graph
 
 
 def split_module(module: ModuleOp) -> tuple[ProgramOp, dict[str, FuncOp]]:
@@ -95,30 +114,34 @@ def split_module(module: ModuleOp) -> tuple[ProgramOp, dict[str, FuncOp]]:
     return program, {op.sym_name.data: op for op in ops if isinstance(op, FuncOp)}
 
 
-def compile_program(module: ModuleOp, facts: Mapping[str, Mapping[str, Any]], deployment: str,
-                    switches: Switches = Switches(), progress: Progress = lambda step: None) -> Compiled:
-    """Bind, simplify, cut and judge.
+class _Clock:
+    """Seconds by step, and progress for who waits."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress, self._last, self._started = progress, "", 0.0
+
+    def step(self, name: str) -> None:
+        now = time.perf_counter()
+        if self._last:
+            self.seconds[self._last] = now - self._started
+        self._last, self._started = name, now
+        self._progress(name)
+
+
+def pin_program(module: ModuleOp, facts: Mapping[str, Mapping[str, Any]], deployment: str,
+                switches: Switches = Switches(), progress: Progress = lambda step: None) -> Pinned:
+    """Bind, simplify and cut.
 
     Raises SourceError for what the program does with these facts, AnalysisError for what the analyses
     refuse; both name the place and the remedy.
     """
-    timings: dict[str, float] = {}
-
-    def step(name: str) -> None:
-        now = time.perf_counter()
-        if step_name:
-            timings[step_name[-1]] = now - started[-1]
-        step_name.append(name)
-        started.append(now)
-        progress(name)
-
-    step_name: list[str] = []
-    started: list[float] = []
-    step("bind facts")
+    clock = _Clock(progress)
+    clock.step("bind facts")
     program, functions = split_module(module)
     binding = Binding(facts, deployment)
     bound = bind(program, functions, binding, keep_keys=switches.keep_keys, equal_arms=switches.options.equal_arms)
-    step("simplify")
+    clock.step("simplify")
     flatten_branches(bound.block)
     sweep = Simplifier(bound, switches.options, program_domains(bound))
     sweep.run()
@@ -127,25 +150,30 @@ def compile_program(module: ModuleOp, facts: Mapping[str, Mapping[str, Any]], de
         # dead values go: Python computes those too.
         check_failures(bound, sweep.sets)
     delete_dead(bound.block)
-    step("cut")
-    unpinned = Flattened(bound)
-    moves = _moves(unpinned, switches.control)
-    insert_pins(bound, control=switches.control, cut=switches.cut, flat=unpinned)
+    clock.step("cut")
+    before = Flattened(bound)
+    moving = dict(zip(before.values, batch_dependent(before.graph, switches.control), strict=True))
+    insert_pins(bound, control=switches.control, cut=switches.cut, flat=before)
     flat = Flattened(bound)
-    graph = flat.graph
-    step("judge")
-    found = pin_candidates(flat, sweep.sets)
-    domains = input_domains(graph)
-    legality = judge(graph, {node: c.values for node, c in found.items()}, domains)
-    step("done")
-    return Compiled(bound, graph, domains, found, legality, [moves.get(value, False) for value in flat.values],
-                    failing_nodes(flat, sweep.sets), [f"{s}.{n}" for s, n in binding.read],
-                    flat.points_location, timings)
+    clock.step("judge")
+    return Pinned(bound, flat, input_domains(flat.graph), sweep.sets,
+                  [moving.get(value, False) for value in flat.values], failing_nodes(flat, sweep.sets),
+                  [f"{s}.{n}" for s, n in binding.read], flat.points_location, clock.seconds)
 
 
-def _moves(flat: Flattened, control: bool) -> dict[SSAValue, bool]:
-    """Which values depend on the batch before anything is pinned."""
-    return dict(zip(flat.values, batch_dependent(flat.graph, control), strict=True))
+def judge_program(pinned: Pinned) -> Compiled:
+    """Find the pins' candidates and judge them. Raises AnalysisError where a pin has no finite set of them."""
+    started = time.perf_counter()
+    found = pin_candidates(pinned.flat, pinned.sets)
+    legality = judge(pinned.graph, {node: c.values for node, c in found.items()}, pinned.domains)
+    pinned.timings["judge"] = time.perf_counter() - started
+    return Compiled(pinned, found, legality)
+
+
+def compile_program(module: ModuleOp, facts: Mapping[str, Mapping[str, Any]], deployment: str,
+                    switches: Switches = Switches(), progress: Progress = lambda step: None) -> Compiled:
+    """Bind, simplify, cut and judge; raises as :func:`pin_program` and :func:`judge_program` do."""
+    return judge_program(pin_program(module, facts, deployment, switches, progress))
 
 
 def failing_nodes(flat: Flattened, sets: Mapping[SSAValue, Abstract]) -> set[int]:
@@ -163,7 +191,7 @@ def failing_nodes(flat: Flattened, sets: Mapping[SSAValue, Abstract]) -> set[int
     return found
 
 
-def relabel(compiled: Compiled, name: Callable[[str], str]) -> None:
+def relabel(pinned: Pinned, name: Callable[[str], str]) -> None:
     """Rename the files in all locations, so that they do not depend on a directory."""
     names: dict[str, str] = {}
 
@@ -172,8 +200,8 @@ def relabel(compiled: Compiled, name: Callable[[str], str]) -> None:
             names[file] = name(file)
         return names[file]
 
-    graph, returned = compiled.graph, compiled.points_location
-    compiled.points_location = returned and returned._replace(file=rename(returned.file))
+    graph, returned = pinned.graph, pinned.points_location
+    pinned.points_location = returned and returned._replace(file=rename(returned.file))
     graph.locations = [loc and loc._replace(file=rename(loc.file)) for loc in graph.locations]
     graph.conditions = [c if c.location is None else c._replace(location=c.location._replace(
         file=rename(c.location.file))) for c in graph.conditions]

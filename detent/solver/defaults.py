@@ -33,7 +33,7 @@ def _sampled_pins(compiled: Compiled, knobs: dict[int, Any]) -> Iterator[dict[in
     inputs = graph.of_kind("input")
     roots = [graph.args[node][0] for node in pins]
     _, values_at = expression_function(plain, roots, [*inputs, *knobs])
-    samples = sample_inputs(graph, compiled.domains, relations(graph, compiled.domains), SAMPLES, SEED)
+    samples = sample_inputs(graph, compiled.pinned.domains, relations(graph, compiled.pinned.domains), SAMPLES, SEED)
     for sample in samples:
         values = values_at(*[sample[node] for node in inputs], *knobs.values())
         yield dict(zip(pins, values if len(pins) > 1 else (values,), strict=True))

@@ -60,7 +60,7 @@ def document(compiled: Compiled, default: Mapping[int, Any] | None) -> dict[str,
         "program": graph.name,
         "family": graph.family,
         "values": len(graph) - len(graph.of_kind("pin")),
-        "inputs": [_input(graph, node, compiled.domains[node]) for node in inputs],
+        "inputs": [_input(graph, node, compiled.pinned.domains[node]) for node in inputs],
         "points": [_point(compiled, name, node) for name, node in graph.points],
         "pins": [_pin(compiled, node) for node in graph.of_kind("pin")],
         "knobs": [_knob(graph, node) for node in graph.of_kind("knob")],
@@ -76,7 +76,7 @@ def document(compiled: Compiled, default: Mapping[int, Any] | None) -> dict[str,
         "witnesses": [{inputs[n]: value for n, value in witness.items() if n in inputs}
                       for witness in legality.witnesses],
         "default": None if default is None else {names[n]: value for n, value in default.items()},
-        "template": pinned_template(graph, checked(compiled), compiled.fails),
+        "template": pinned_template(graph, checked(compiled), compiled.pinned.fails),
     }
 
 
@@ -106,11 +106,11 @@ def _point(compiled: Compiled, name: str, node: int) -> dict[str, Any]:
     graph = compiled.graph
     constant = graph.kinds[node] == "constant"
     leaves = _leaves(graph, node)
-    return {"name": name, "type": graph.types[node], "batch_dependent": compiled.moves_point(node),
+    return {"name": name, "type": graph.types[node], "batch_dependent": compiled.pinned.moves_point(node),
             "constant": graph.data[node] if constant else None, "is_constant": constant,
             "pins": leaves["pin"], "knobs": leaves["knob"], "requests": leaves["input"],
             # A constant is shared by the whole program; what names the point is the return statement.
-            "source": place(compiled.points_location if constant else graph.locations[node])}
+            "source": place(compiled.pinned.points_location if constant else graph.locations[node])}
 
 
 def _pin(compiled: Compiled, node: int) -> dict[str, Any]:

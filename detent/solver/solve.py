@@ -17,7 +17,7 @@ from detent.runtime.sources import Program, SourceFile, display_name, resolve
 from detent.solver.solution import Solution
 
 if TYPE_CHECKING:
-    from detent.solver.compiled import Compiled, Switches
+    from detent.solver.compiled import Compiled, Pinned, Switches
 
 Progress = Callable[[str], None]
 
@@ -97,26 +97,26 @@ def _solve(function: Callable[..., Any] | None, target: Program, deployment: Dep
 
     built = build_module(load_program(function if function is not None else target.id))
     compiled = compile_program(built.module, deployment.facts, deployment.name, switches, progress)
-    files = _named(compiled, built.texts, target)
+    files = name_files(compiled.pinned, built.texts, target)
     progress("write the selector")
     document, graph, unpinned = describe(compiled)
     document = {**document, "program": target.name, "deployment": deployment.name, "detent": _version(),
                 "seconds": time.perf_counter() - started}
-    entry = cache.put_solution(target, deployment, [("ablate", ablate)] if ablate else [], compiled.facts_read,
+    entry = cache.put_solution(target, deployment, [("ablate", ablate)] if ablate else [], compiled.pinned.facts_read,
                                files, document, graph, unpinned)
     if ablate is None and document["default"] is not None:
         cache.put_selector(entry, Repin(entry.document)(document["default"]))
     return entry
 
 
-def _named(compiled: Compiled, texts: Mapping[str, str], target: Program) -> list[SourceFile]:
+def name_files(pinned: Pinned, texts: Mapping[str, str], target: Program) -> list[SourceFile]:
     """The files a program was read from, called by names without a directory, also in the graph's locations."""
     from detent.dialects.selir.source import display_path, real_path
     from detent.solver.compiled import relabel
 
     files = [SourceFile(display_name(path, target.path), path, text) for path, text in texts.items()]
     shown = {display_path(file.path): file.name for file in files}
-    relabel(compiled, lambda name: shown.get(name, display_name(real_path(name), target.path)))
+    relabel(pinned, lambda name: shown.get(name, display_name(real_path(name), target.path)))
     return files
 
 
@@ -129,7 +129,7 @@ def describe(compiled: Compiled) -> tuple[dict[str, Any], dict[str, Any], str]:
     from detent.solver.graph_json import graph_document
 
     return (document(compiled, default_of(compiled)), graph_document(compiled.graph),
-            unpinned_source(without_pins(compiled.graph), compiled.fails))
+            unpinned_source(without_pins(compiled.graph), compiled.pinned.fails))
 
 
 def _version() -> str:

@@ -21,12 +21,10 @@ from detent.passes.errors import AnalysisError
 from detent.passes.flatten import Flattened
 from detent.passes.graph import Graph
 from detent.passes.input_domains import input_domains
-from detent.passes.legality import judge
 from detent.passes.lowering import pinned_template, unpinned_source
 from detent.passes.rules import Options
 from detent.passes.sweep import programs_of, value_sets
-from detent.passes.value_ranges import pin_candidates
-from detent.solver.compiled import Compiled, failing_nodes
+from detent.solver.compiled import Pinned, failing_nodes, judge_program
 from detent.solver.defaults import default_of
 from detent.solver.document import checked, name_of
 
@@ -69,10 +67,9 @@ def selector_source(module: ModuleOp) -> str:
 def _pinned(program: ProgramOp) -> str:
     sets = value_sets(program, Options())
     flat = Flattened(program)
-    graph, found, domains = flat.graph, pin_candidates(flat, sets), input_domains(flat.graph)
-    legality = judge(graph, {node: c.values for node, c in found.items()}, domains)
-    fails = failing_nodes(flat, sets)
-    compiled = Compiled(program, graph, domains, found, legality, [False] * len(graph), fails, [], flat.points_location)
+    graph, fails = flat.graph, failing_nodes(flat, sets)
+    compiled = judge_program(Pinned(program, flat, input_domains(graph), sets, [False] * len(graph), fails, [],
+                                    flat.points_location, {}))
     default = default_of(compiled)
     if default is None:
         raise DiagnosticException(f"{graph.name}: no assignment of the pins is legal; run selir-value-ranges to see "

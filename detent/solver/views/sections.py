@@ -61,9 +61,9 @@ def _grid(section: Table, width: int) -> object:
 
     grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=True, padding=(0, 1), header_style="cyan")
     for i, column in enumerate(section.columns):
-        longest = max([len(column), *(len(row[i]) for row in section.rows)])
+        longest = max([len(column), *(len(line) for row in section.rows for line in row[i].splitlines())])
         grid.add_column(Text(column), justify="right" if column in section.right else "left", overflow="fold",
-                        min_width=min(longest, width // 3) if column in section.whole else None)
+                        no_wrap=column in section.right or (column in section.whole and longest <= width // 3))
     for row in section.rows:
         grid.add_row(*(Text(cell) for cell in row))
     return grid
