@@ -109,14 +109,17 @@ class ConditionJudge:
 def check_pinned(graph: Graph, index: int) -> None:
     """Raise :class:`UnpinnedValue` if a condition reads a batch-dependent value of the selection that is no pin."""
     condition = graph.conditions[index]
+    reads = graph.slice((condition.root,))
+    # What the condition itself names, not what that was computed from: the author finds it in the condition's text.
+    named = {condition.root}.union(*(graph.operands(node) for node in reads if graph.scopes[node]))
     moving: set[int] = set()
-    for node in graph.slice((condition.root,)):
+    for node in reads:
         if graph.kinds[node] == "input":
             if graph.data[node].source in BATCH_DEPENDENT:
                 moving.add(node)
         elif any(operand in moving for operand in graph.operands(node)):
             moving.add(node)
-            if graph.scopes[node] == 0:
+            if graph.scopes[node] == 0 and node in named:
                 place = graph.locations[node]
                 name = graph.names[node] or (place.text if place is not None else "") or graph.kinds[node]
                 raise UnpinnedValue(

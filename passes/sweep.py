@@ -24,6 +24,8 @@ from detent.passes.rules import Options
 
 Domain = range | tuple[Any, ...]
 
+_COMPUTED = frozenset((*SCALAR_KINDS, LookupOp))
+
 
 def program_domains(program: ProgramOp) -> dict[str, Domain]:
     """Input domains by input name, read off the assumes; raises AnalysisError where they give none."""
@@ -86,7 +88,12 @@ class Simplifier:
         outer = self._seen, self._own, self._blind, self.correlation
         self._seen, self._own, self._blind = {}, set(), isinstance(op, AssumeOp)
         self.correlation = Correlation() if self.options.value_sets and not self._blind else None
+        named = {value: self._abstract[value] for inner in op.body.walk() for value in inner.operands
+                 if type(value.owner) in _COMPUTED and value in self._abstract}
+        for value in named:
+            self._abstract[value] = BOOLS if type_name(value.type) == "bool" else None
         self._block(op.body.block)
+        self._abstract.update(named)
         self._seen, self._own, self._blind, self.correlation = outer
 
     def _visit_input(self, op: InputOp) -> None:

@@ -25,6 +25,11 @@ from detent.programs.fa3 import (
 )
 from detent.programs.facts import Engine, Gpu, Limits, Model, Parallel
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
 KERNEL_SPLITS = 256  # splits that the split kernel and its combine take
 STRIDES = (256, 512, 1024, 2048, 4096, 8192, 16384)  # KV tokens
 
@@ -39,6 +44,17 @@ class Call:
     total_q: Unpinnable[int]  # query tokens: sizes the buffers
     table_width: Unpinnable[int]  # pages a row of the page table has
     in_graph: Runtime[bool]  # captured or replayed in a whole CUDA graph
+
+
+def behaviour(points: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]) -> tuple[object, ...]:
+    """What tells two legal assignments apart in a request's bits: all points but the split count and the stride, and in
+    their place where the first boundary between splits is, 0 if KV is not split.
+
+    Splits behind a request's last KV token are empty and add nothing, so of counts that cover the longest request none
+    differs from another; nor do strides that cover it in one split.
+    """
+    kept = tuple(value for name, value in points.items() if name not in ("num_splits", "split_stride"))
+    return *kept, min(points["split_stride"], facts["limits"]["max_context"]) if points["split"] else 0
 
 
 @selection(family="attention")

@@ -8,9 +8,12 @@ BLOCK_SIZE_K, GROUP_SIZE_M, num_warps, num_stages)``.
 from __future__ import annotations
 
 from detent.lang import Table
-from detent.programs.facts import Moe, Parallel
+from detent.programs.facts import Engine, Moe, Parallel
 
 NAIVE_SPARSITY = 4  # vLLM sorts unless this many token-expert pairs fit each expert's share
+TRITON_WARPS = 4  # what Triton takes where a configuration names no number
+TRITON_STAGES = 3
+COMPILED_SUM = 32  # tokens up to which SGLang adds experts up in a torch.compile'd sum
 
 
 def nearest_row(table: Table, m: int) -> int:
@@ -19,21 +22,69 @@ def nearest_row(table: Table, m: int) -> int:
 
 
 def table_config(table: Table, row: int) -> tuple[int, int, int, int, int, int]:
-    """The configuration in a row."""
+    """The configuration in a row. Some shipped rows name neither warps nor stages."""
     config = table[row]
     return (config["BLOCK_SIZE_M"], config["BLOCK_SIZE_N"], config["BLOCK_SIZE_K"], config["GROUP_SIZE_M"],
-            config["num_warps"], config["num_stages"])
+            config.get("num_warps", TRITON_WARPS), config.get("num_stages", TRITON_STAGES))
 
 
-def default_config(engine: str, m: int, experts: int) -> tuple[int, int, int, int, int, int]:
-    """The rule for unquantised experts where no table is shipped for the shape and GPU."""
+def has_default(engine: str, quantization: str, block_k: int | None) -> bool:
+    """Whether the rule without a table names a whole configuration: vLLM's for integer weights whose scales belong to
+    groups leaves two block sizes to other kernels."""
+    return engine == "sglang" or block_k is None or quantization not in ("int8_w8a16", "int4_w4a16")
+
+
+def default_config(engine: str, m: int, experts: int, quantization: str = "none", block_n: int | None = None,
+                   block_k: int | None = None) -> tuple[int, int, int, int, int, int]:
+    """The rule where no table is shipped for the shape and GPU. ``block_n`` and ``block_k``: the weights that share a
+    scale, None where that is a whole tensor or column."""
+    if quantization == "fp8_w8a8" and block_n is not None and block_k is not None:
+        if engine == "sglang":
+            return 64, block_n, block_k, 32, 4, 3
+        narrow = m <= 8 and block_n % 64 == 0
+        return ((16 if m <= 64 else 64), (64 if narrow else block_n), block_k, (1 if m <= 16 else 32), 4,
+                (4 if narrow and m <= 4 else 3))
     if engine == "sglang":
         many = m > experts
-        # The rule names neither warps nor stages: 4 and 3 are Triton's own defaults.
-        return (64 if many else 16), (64 if many else 32), (32 if many else 64), (8 if many else 1), 4, 3
+        if quantization == "fp8_w8a8":
+            return (128 if many else 64), (256 if many else 128), 128, (32 if many else 1), (8 if many else 4), 4
+        return ((64 if many else 16), (64 if many else 32), (32 if many else 64), (8 if many else 1), TRITON_WARPS,
+                TRITON_STAGES)
     block_m = 16 if m <= 32 else 32 if m <= 96 else 64 if m <= 512 else 128
-    return (block_m, (64 if m <= 64 else 128), (128 if m <= 64 else 64), (16 if m // experts > 128 else 1),
-            (4 if m <= 128 else 8), (4 if m <= 32 else 3))
+    return (block_m, (64 if m <= 64 else 128), (128 if quantization == "fp8_w8a8" or m <= 64 else 64),
+            (16 if m // experts > 128 else 1), (4 if m <= 128 else 8), (4 if m <= 32 else 3))
+
+
+def engine_config(engine: Engine, moe: Moe, parallel: Parallel, m: int) -> tuple[int, int, int, int, int, int]:
+    """The first GEMM's configuration, and the second's where it has no table: tables are not looked up in the
+    deterministic mode."""
+    if engine.deterministic:
+        return 64, 64, 32, 8, TRITON_WARPS, TRITON_STAGES
+    if moe.table is None:
+        return default_config(engine.name, m, rank_experts(moe, parallel), moe.quantization, moe.block_n, moe.block_k)
+    row = nearest_row(moe.table, m)
+    return table_config(moe.table, row)
+
+
+def second_config(engine: Engine, moe: Moe, block_m: int, block_n: int, block_k: int, group_m: int, num_warps: int,
+                  num_stages: int, m: int) -> tuple[int, int, int, int, int, bool]:
+    """What SGLang's second GEMM runs with, all but its block height, which is the first GEMM's as both read one sorted
+    index: the other five values of a configuration, and whether operands are read by TMA.
+
+    It takes the first GEMM's configuration where it has no table of its own.
+    """
+    if moe.down_table is None or engine.deterministic:
+        return block_n, block_k, group_m, num_warps, num_stages, False
+    row = nearest_row(moe.down_table, m)
+    own_m, own_n, own_k, own_group, own_warps, own_stages = table_config(moe.down_table, row)
+    return own_n, own_k, own_group, own_warps, own_stages, bool(moe.down_table[row].get("USE_TMA", False))
+
+
+def swaps_ab(engine: Engine, quantization: str, block_m: int, block_n: int) -> bool:
+    """Whether fp8 operands change places on sm_90, so that a low tile becomes a narrow one."""
+    if engine.name == "sglang" and engine.deterministic:
+        return False
+    return quantization == "fp8_w8a8" and block_m < 64 and block_n >= 64
 
 
 def rank_experts(moe: Moe, parallel: Parallel) -> int:
@@ -54,7 +105,8 @@ def operand_bytes(moe: Moe) -> int:
 
 def fits_naive(moe: Moe, parallel: Parallel, m: int) -> bool:
     """Whether vLLM gives every token-expert pair a block of its own instead of sorting pairs by expert."""
-    if parallel.expert_parallel or moe.quantization in ("int8_w8a16", "int4_w4a16"):
+    grouped = moe.quantization in ("int8_w8a16", "int4_w4a16") and moe.block_k is not None
+    if parallel.expert_parallel or grouped:
         return False
     return m * moe.num_experts_per_tok * NAIVE_SPARSITY <= moe.num_experts
 
@@ -71,12 +123,14 @@ def align_path(engine: str, moe: Moe, parallel: Parallel, m: int) -> str:
     return "naive" if fits_naive(moe, parallel, m) else "sort"
 
 
-def combine_path(engine: str, m: int) -> str:
-    """What adds up a token's experts. vLLM's kernel does not read the token count; the variants inside SGLang's
-    ``moe_sum_reduce`` all add in ascending order in float32 and are that kernel's own business."""
-    if engine == "sglang":
-        return "compiled" if m <= 32 else "reduce"
-    return "moe_sum"
+def combine_path(engine: Engine, top_k: int, m: int) -> str:
+    """What adds up a token's experts. vLLM's kernel does not read the token count. SGLang adds two in PyTorch, and the
+    variants inside its ``moe_sum_reduce`` all add in ascending order in float32 and are that kernel's own business."""
+    if engine.name != "sglang":
+        return "moe_sum"
+    if top_k <= 2:
+        return "none" if top_k == 1 else "add"
+    return "compiled" if m <= COMPILED_SUM and not engine.deterministic else "reduce"
 
 
 def launch_points(gemm: str, block_m: int, block_n: int, block_k: int, group_m: int, num_warps: int,

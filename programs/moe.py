@@ -11,15 +11,13 @@ from detent.programs.fused_moe import (
     align_path,
     combine_path,
     constant_points,
-    default_config,
+    engine_config,
     fits_naive,
     fits_short,
+    has_default,
     launch_points,
-    nearest_row,
     operand_bytes,
-    rank_experts,
     rank_width,
-    table_config,
 )
 
 INT_MAX = 2147483647
@@ -44,17 +42,13 @@ def moe(model: Model, moe: Moe, parallel: Parallel, gpu: Gpu, engine: Engine, li
             "ranks have equal numbers of experts")
     require(moe.moe_intermediate_size % parallel.tensor_parallel == 0 or parallel.expert_parallel,
             "ranks have equal slices of an expert")
-    require(moe.table is not None or moe.quantization == "none", "the default rule is that of unquantised experts")
+    require(moe.table is not None or has_default(engine.name, moe.quantization, moe.block_k),
+            "a rule without a table exists")
     require(not engine.fused_moe_sum_all_reduce, "the fused sum and all-reduce adds with atomics, in no fixed order")
 
-    if moe.table is None:
-        block_m, block_n, block_k, group_m, num_warps, num_stages = default_config(
-            engine.name, call.num_tokens, rank_experts(moe, parallel))
-    else:
-        row = nearest_row(moe.table, call.num_tokens)
-        block_m, block_n, block_k, group_m, num_warps, num_stages = table_config(moe.table, row)
+    block_m, block_n, block_k, group_m, num_warps, num_stages = engine_config(engine, moe, parallel, call.num_tokens)
     align = align_path(engine.name, moe, parallel, call.num_tokens)
-    combine = combine_path(engine.name, call.num_tokens)
+    combine = combine_path(engine, moe.num_experts_per_tok, call.num_tokens)
 
     require(block_m % 16 == 0, "BLOCK_SIZE_M is a multiple of 16")
     require(block_n in BLOCK_SIZES and block_k in BLOCK_SIZES, "BLOCK_SIZE_N and BLOCK_SIZE_K are powers of two")

@@ -12,14 +12,16 @@ from detent.programs.fused_moe import (
     align_path,
     combine_path,
     constant_points,
-    default_config,
+    engine_config,
     fits_naive,
+    has_default,
     launch_points,
-    nearest_row,
     operand_bytes,
-    rank_experts,
-    table_config,
+    swaps_ab,
 )
+from detent.programs.moe_conform import CONFORM_VLLM as CONFORM
+
+__all__ = ["CONFORM", "moe_vllm_stock"]
 
 INT_MAX = 2147483647
 BLOCK_SIZES = (16, 32, 64, 128, 256)
@@ -43,14 +45,11 @@ def moe_vllm_stock(model: Model, moe: Moe, parallel: Parallel, gpu: Gpu, engine:
             "ranks have equal numbers of experts")
     require(moe.moe_intermediate_size % parallel.tensor_parallel == 0 or parallel.expert_parallel,
             "ranks have equal slices of an expert")
-    require(moe.table is not None or moe.quantization == "none", "the default rule is that of unquantised experts")
+    require(moe.table is not None or has_default("vllm", moe.quantization, moe.block_k),
+            "a rule without a table exists")
 
-    if moe.table is None:
-        block_m, block_n, block_k, group_m, num_warps, num_stages = default_config(
-            "vllm", call.num_tokens, rank_experts(moe, parallel))
-    else:
-        row = nearest_row(moe.table, call.num_tokens)
-        block_m, block_n, block_k, group_m, num_warps, num_stages = table_config(moe.table, row)
+    block_m, block_n, table_k, group_m, num_warps, num_stages = engine_config(engine, moe, parallel, call.num_tokens)
+    block_k = table_k if moe.block_n is None or moe.block_k is None else min(table_k, moe.block_n, moe.block_k)
     align = align_path("vllm", moe, parallel, call.num_tokens)
 
     require(block_m % 16 == 0, "BLOCK_SIZE_M is a multiple of 16")
@@ -69,8 +68,10 @@ def moe_vllm_stock(model: Model, moe: Moe, parallel: Parallel, gpu: Gpu, engine:
         | {
             "up.SPLIT_K": 1,
             "down.SPLIT_K": 1,
+            "up.SWAP_AB": swaps_ab(engine, moe.quantization, block_m, block_n),
+            "down.SWAP_AB": swaps_ab(engine, moe.quantization, block_m, block_n),
             "align": align,
-            "combine": combine_path("vllm", call.num_tokens),
+            "combine": combine_path(engine, moe.num_experts_per_tok, call.num_tokens),
             "activation": moe.hidden_act,
             "apply_router_weight_on_input": moe.apply_router_weight_on_input,
         }

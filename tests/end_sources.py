@@ -247,7 +247,8 @@ class Programs(Expressions):
                 lines.append(f"{indent}{', '.join(names)} = {', '.join(values)}")
                 scope.variables |= dict(zip(names, kinds, strict=True))
             elif form == "again" and own:
-                lines.append(f"{indent}{self.pick(*own)} {self.pick('+=', '-=', '*=')} {self.value('int', scope, depth)}")
+                target = f"{self.pick(*own)} {self.pick('+=', '-=', '*=')}"
+                lines.append(f"{indent}{target} {self.value('int', scope, depth)}")
             elif form == "require" and require:
                 lines.append(f"{indent}require({self._moving(scope, depth)}, {self.name('rule ')!r})")
             else:
@@ -300,7 +301,8 @@ class Programs(Expressions):
             case "int":
                 return self.pick(
                     (f"{low} <= {name} <= {high}", values), (f"{name} >= {low} and {high + 1} > {name}", values),
-                    (f"not ({name} < {low} or {name} > {high})", values), (f"{name} in {members + (members[0],)}", members),
+                    (f"not ({name} < {low} or {name} > {high})", values),
+                    (f"{name} in {(*members, members[0])}", members),
                     (f"{low} < {name} < {high + 3} and {name} % 2 == 0",
                      tuple(v for v in range(low + 1, high + 3) if v % 2 == 0)))
             case "str":

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import linecache
 import math
+import random
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
+from unittest import mock
 
-from programs_support import is_call, parameters
+from programs_support import is_call, log_uniform, parameters
 
 from detent.dialects.selir.structure import ProgramOp
 from detent.lang import F32, Violation, knobs, report
 from detent.lang.builder import build_module
 from detent.lang.load import load_program
+from detent.passes.defaults import draw_inputs
 from detent.passes.graph import Graph
+from detent.passes.input_domains import relations
 from detent.passes.interpret import interpret
 from detent.passes.lowering import GLOBALS, unpinned_source
 from detent.passes.partial_eval import Binding, bind
+from detent.passes.witness import Assumes
 from detent.solver.compiled import Compiled, Switches, compile_program, split_module, without_pins
+from detent.solver.document import name_of
 
 Facts = Mapping[str, Mapping[str, Any]]
+EVERYTHING = Switches()
 FAILURES = (ZeroDivisionError, KeyError, IndexError, StopIteration, OverflowError, ValueError)
-
-
-class Refused(Exception):
-    """An assume that does not hold, raised by emitted source."""
 
 
 def load_text(text: str, folder: Path, name: str = "program") -> FunctionType:
@@ -38,11 +44,12 @@ def load_text(text: str, folder: Path, name: str = "program") -> FunctionType:
     return load_program(str(path))
 
 
-def compiled(function: FunctionType, facts: Facts, switches: Switches = Switches()) -> Compiled:
+def compiled(function: FunctionType, facts: Facts, switches: Switches = EVERYTHING) -> Compiled:
+    """A program solved in memory."""
     return compile_program(build_module(function).module, facts, "test", switches)
 
 
-def bound(function: FunctionType, facts: Facts, switches: Switches = Switches()) -> ProgramOp:
+def bound(function: FunctionType, facts: Facts, switches: Switches = EVERYTHING) -> ProgramOp:
     """A program after partial evaluation alone."""
     program, functions = split_module(build_module(function).module)
     return bind(program, functions, Binding(facts, "test"), keep_keys=switches.keep_keys,
@@ -148,6 +155,63 @@ def executed(source: str) -> Any:
     return space["select"]
 
 
+# ---- pins in plain Python --------------------------------------------------------------------------------------
+
+
+class _Keeps(ast.NodeTransformer):
+    """Lets what functions assign to a name go through ``keep``."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.body = [kept for statement in node.body for kept in self._statement(statement)]
+        return node
+
+    def _statement(self, node: ast.stmt) -> list[ast.stmt]:
+        if isinstance(node, ast.If):
+            node.body = [kept for statement in node.body for kept in self._statement(statement)]
+            node.orelse = [kept for statement in node.orelse for kept in self._statement(statement)]
+        if not isinstance(node, ast.Assign):
+            return [node]
+        names = [name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        self.names.update(names)
+        return [node, *(ast.parse(f"{name} = keep({name!r}, {name})").body[0] for name in names)]
+
+
+class Pinned(Plain):
+    """A program as plain Python whose variables, and those of its helpers, are pinned by their names."""
+
+    def __init__(self, function: FunctionType, facts: Facts) -> None:
+        super().__init__(function, facts)
+        self.pins: dict[str, Any] = {}
+        self._keeps, self._files = _Keeps(), {}
+        self.function = self._rebuilt(function)
+        self.variables = self._keeps.names
+
+    def _rebuilt(self, function: FunctionType) -> FunctionType:
+        """The function in a module that is run anew, with ``keep`` after every assignment."""
+        path = function.__code__.co_filename
+        if path not in self._files:
+            tree = self._keeps.visit(ast.parse("".join(linecache.getlines(path))))
+            space = self._files[path] = {"__name__": function.__module__, "__file__": path,
+                                         "keep": lambda name, value: self.pins.get(name, value)}
+            code = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+            with mock.patch.dict(sys.modules, {function.__module__: ModuleType(function.__module__)}):
+                exec(code, space)
+            for name, value in list(space.items()):
+                if isinstance(value, FunctionType) and value.__module__.startswith("detent.programs."):
+                    if value.__module__ != function.__module__:
+                        space[name] = self._rebuilt(value)
+        found: FunctionType = self._files[path][function.__name__]
+        return found
+
+    def under(self, controls: Mapping[str, Any], point: Point) -> Outcome:
+        """Points and broken requires with pins and knobs as given."""
+        self.pins = {name: value for name, value in controls.items() if name in self.variables}
+        return self(point, {name: value for name, value in controls.items() if name not in self.variables})
+
+
 # ---- inputs and assignments ------------------------------------------------------------------------------------
 
 
@@ -156,18 +220,35 @@ def product(inputs: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     return (dict(zip(inputs, values, strict=True)) for values in itertools.product(*inputs.values()))
 
 
-def assignments(found: Compiled) -> Iterator[dict[int, Any]]:
-    """Every combination of the pins' and knobs' candidates, by node."""
-    nodes = found.legality.candidates_of
-    return (dict(zip(nodes, values, strict=True)) for values in itertools.product(*nodes.values()))
-
-
 def controls(graph: Graph, assignment: Mapping[int, Any]) -> dict[str, Any]:
     """An assignment by name."""
-    return {graph.data[node] if graph.kinds[node] == "pin" else graph.data[node].name: value
-            for node, value in assignment.items()}
+    return {name_of(graph, node): value for node, value in assignment.items()}
 
 
-def legal_messages(graph: Graph, assignment: Mapping[int, Any], points: Iterable[Point]) -> set[str]:
-    """Messages of the requires that some of the points break under an assignment."""
-    return set().union(*(evaluated(graph, point, assignment)[1] for point in points))
+def named(graph: Graph, point: Mapping[int, Any]) -> dict[str, Any]:
+    """An input by name."""
+    return {graph.data[node].name: value for node, value in point.items()}
+
+
+def tried(found: Compiled, count: int) -> list[dict[int, Any]]:
+    """So many uniform inputs and so many of every magnitude, and for each int input every whole number that the
+    program names, and those beside it. Only the first need satisfy the assumes."""
+    graph, domains = found.graph, found.pinned.domains
+    assumes = Assumes(graph, domains, relations(graph, dict(domains)))
+    rng = random.Random(len(graph))
+    pool = draw_inputs(assumes, count, 7)
+    for _ in range(count):
+        pool.append({leaf: log_uniform(rng, domain[0], domain[-1]) if isinstance(domain, range) and domain[0] > 0
+                     else rng.choice(domain) for leaf, domain in domains.items()})
+    values = (graph.data[node] for node in graph.of_kind("constant"))
+    near = sorted({int(value) + step for value in values if type(value) in (int, float) for step in (-1, 0, 1)})
+    completions = 40
+    for leaf, domain in domains.items():
+        for value in near if graph.types[leaf] == "int" else ():
+            if value in domain:
+                pool.append({**pool[rng.randrange(count)], leaf: value})
+                whole = assumes.complete({leaf: value}, rng=rng) if completions and rng.random() < 0.1 else None
+                if isinstance(whole, dict):
+                    completions -= 1
+                    pool.append(whole)
+    return pool

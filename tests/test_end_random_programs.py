@@ -1,4 +1,4 @@
-"""Random programs agree between plain Python, the interpreter and emitted source, after every pass and after pinning."""
+"""Random programs: plain Python, interpreter and emitted source agree, after every pass and after pinning."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ from end_support import (
 from hypothesis import HealthCheck, Phase, given, settings
 
 from detent.dialects.selir.source import SourceError
-from detent.dialects.selir.structure import ProgramOp
 from detent.lang import Violation
 from detent.passes.candidates import UnboundedPin
+from detent.passes.check_failures import Reachable
 from detent.passes.constant_fold import FOLD_ONLY
 from detent.passes.control_dependence import flatten_branches
 from detent.passes.cut import BATCH_DEPENDENT
 from detent.passes.dce import delete_dead
 from detent.passes.errors import EmptyDomain, TooManyCombinations
-from detent.passes.check_failures import Reachable
 from detent.passes.flatten import flatten
 from detent.passes.graph import Graph
 from detent.passes.interpret import interpret

@@ -29,20 +29,31 @@ COVER = "the splits cover the longest request"
 
 
 def test_the_registry_names_selections_and_imports_nothing(root: Path) -> None:
-    assert sorted(PROGRAMS) == ["attention", "fa3-vllm-stock", "moe", "moe-vllm-stock"]
-    families = {}
+    assert list(PROGRAMS) == sorted(PROGRAMS)
+    families: dict[str, set[str]] = {}
     for name, place in PROGRAMS.items():
         module, function = place.split(":")
-        families[name] = getattr(importlib.import_module(module), function).__detent_selection__
-    assert families == {"attention": "attention", "fa3-vllm-stock": "attention", "moe": "moe", "moe-vllm-stock": "moe"}
+        families.setdefault(getattr(importlib.import_module(module), function).__detent_selection__, set()).add(name)
+    assert {family: {name for name in names if not name.endswith("-stock")} for family, names in families.items()} == {
+        family: {family} for family in ("attention", "moe", "allreduce", "gemm", "norm", "sampler")}
     code = "import json, sys, detent.programs.registry; print(json.dumps([m for m in sys.modules if 'detent' in m]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
     assert set(json.loads(done.stdout)) == {"detent", "detent.programs", "detent.programs.registry"}
 
 
-def test_five_deployments() -> None:
-    assert known() == sorted([*LLAMA, *QWEN, SGLANG])
-    assert [("moe" in load(name).facts) for name in (*LLAMA, *QWEN, SGLANG)] == [False, False, True, True, True]
+@pytest.mark.parametrize("deployment", known())
+def test_a_deployment_is_called_by_what_it_holds(deployment: str) -> None:
+    """Model, tensor-parallel degree, GPU, and the engine unless it is vLLM; what one GPU or a dense model lacks is
+    not there."""
+    facts = load(deployment).facts
+    world, gpu = facts["parallel"]["tensor_parallel"], facts["gpu"]["name"].split("_")[1].lower()
+    engine = "" if facts["engine"]["name"] == "vllm" else f"-{facts['engine']['name']}"
+    assert deployment == f"{facts['model']['name'].lower()}-tp{world}-{gpu}{engine}"
+    assert ("all_reduce" in facts, "moe" in facts) == (world > 1, facts["model"]["name"] == "Qwen3-30B-A3B")
+    assert facts["engine"]["version"] == ("0.5.17" if engine else "0.26.0")
+
+
+def test_a_dense_model_has_no_experts() -> None:
     with pytest.raises(KeyError, match="moe"):
         fact_records(moe, LLAMA[0])
 

@@ -59,7 +59,17 @@ def load(name_or_path: str) -> Deployment:
         path, expected = os.path.join(FOLDER, f"{name_or_path}.toml"), name_or_path
         if os.path.basename(name_or_path) != name_or_path or not os.path.isfile(path):
             raise UnknownName("deployment", name_or_path, known())
-    sections = _read_toml(path)
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except OSError as error:
+        raise BadFile(path, error.strerror or "cannot be read", "give the path of a deployment's TOML file") from None
+    return loads(text, path, expected)
+
+
+def loads(text: bytes, path: str, expected: str | None = None) -> Deployment:
+    """The deployment that a file at ``path`` with this text is; its name must be ``expected`` where that is given."""
+    sections = _parse_toml(text, path)
     header = sections.pop("deployment", {})
     name = header.get("name", os.path.basename(path)[:-5])
     if expected is not None and name != expected:
@@ -70,14 +80,11 @@ def load(name_or_path: str) -> Deployment:
     return Deployment(name, facts, path, tuple(files), header.get("description", ""))
 
 
-def _read_toml(path: str) -> dict[str, dict[str, Any]]:
+def _parse_toml(text: bytes, path: str) -> dict[str, dict[str, Any]]:
     import tomllib
 
     try:
-        with open(path, "rb") as file:
-            sections = tomllib.load(file)
-    except OSError as error:
-        raise BadFile(path, error.strerror or "cannot be read", "give the path of a deployment's TOML file") from None
+        sections = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadFile(path, f"is not TOML: {error}") from None
     for section, table in sections.items():
@@ -161,4 +168,6 @@ def _table(path: str, place: str, content: dict[str, Any]) -> dict[int, Any]:
         if not isinstance(row, dict):
             raise BadFile(path, f"{prefix}key {key!r} holds {row!r}, not an object")
         table[number] = {name: _scalar(path, f"{prefix}{key}.{name}", value) for name, value in row.items()}
+    if not table:
+        raise BadFile(path, f"{prefix}has no rows", "leave the fact out where there is no table")
     return table

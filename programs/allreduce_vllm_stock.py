@@ -1,0 +1,69 @@
+"""``allreduce-vllm-stock``: all-reduce as vLLM 0.26.0 ships it.
+
+What it requires is that a kernel takes the message. Which of them add in one order whatever the message is another
+matter: the one-stage kernel does, and with two ranks so do all but NCCL; beyond that the two-stage kernel begins with
+the rank that owns the share, the switch has an order of its own, and NCCL picks its algorithm by size.
+"""
+
+from __future__ import annotations
+
+from detent.lang import Runtime, Unpinnable, assume, record, require, selection
+from detent.programs.collectives import (
+    CUSTOM_THREADS,
+    custom_blocks,
+    dtype_bytes,
+    takes_custom,
+    takes_flashinfer,
+    takes_nccl_symm_mem,
+    takes_symm_mem,
+    vllm_backend,
+    vllm_kernel,
+)
+from detent.programs.facts import AllReduce, Engine, Gpu, Limits, Model, Parallel
+
+
+@record
+class Call:
+    """One all-reduce."""
+
+    nbytes: Unpinnable[int]  # of the message: sizes buffers
+    in_graph: Runtime[bool]  # captured or replayed in a CUDA graph
+
+
+@selection(family="allreduce")
+def allreduce_vllm_stock(model: Model, parallel: Parallel, all_reduce: AllReduce, gpu: Gpu, engine: Engine,
+                         limits: Limits, call: Call) -> dict[str, object]:
+    """The backend, its kernel, whether that reads the tensor where it is, and the launch of vLLM's own kernels."""
+    row_bytes = model.hidden_size * dtype_bytes(model)
+    assume(row_bytes <= call.nbytes <= limits.max_num_batched_tokens * row_bytes)
+    assume(call.nbytes % row_bytes == 0)
+    require(not all_reduce.fused_rms_norm, "fused with RMSNorm, the all-reduce is chosen by the token count elsewhere")
+    require(gpu.arch == 90, "the rules are those of sm_90")
+    require(engine.name == "vllm", "the rules are vLLM's")
+    require(parallel.tensor_parallel >= 2, "one GPU reduces nothing")
+
+    world = parallel.tensor_parallel
+    kernel = vllm_kernel(all_reduce, engine, model, world, call.nbytes)
+    backend = vllm_backend(kernel)
+    reads_input = backend == "custom" and call.in_graph
+    blocks = custom_blocks(call.nbytes) if backend == "custom" else 0
+
+    require(backend != "custom" or takes_custom(all_reduce, engine, world, call.nbytes),
+            "vLLM's own kernels take the message")
+    require(backend != "symm_mem" or takes_symm_mem(all_reduce, engine, model, world, call.nbytes),
+            "symmetric memory takes the message")
+    require(backend != "flashinfer" or takes_flashinfer(all_reduce, world, row_bytes, call.nbytes),
+            "FlashInfer takes the message")
+    require(backend != "nccl_symm_mem" or takes_nccl_symm_mem(all_reduce, engine, world, call.nbytes),
+            "NCCL's symmetric memory takes the message")
+    require(not reads_input or (backend == "custom" and call.in_graph), "peers see a tensor that a graph registered")
+    require((blocks > 0) == (backend == "custom"), "vLLM launches its own kernels only")
+    return {
+        "backend": backend,
+        "kernel": kernel,
+        "reads_input": reads_input,
+        "blocks": blocks,
+        "threads": CUSTOM_THREADS if backend == "custom" else 0,
+        "world_size": world,
+        "dtype": model.dtype,
+    }
