@@ -2,8 +2,10 @@
 # also the developers' tools; both install this checkout in place, so an edit needs no second install.
 #   VENV=DIR       where the environment lives (default .venv)
 #   PYTHON=python  the interpreter it is made from (3.11 or later)
+#   ENGINES_VENV=DIR  where `make test-engines` installs the engines' wheels (default .venv-engines, 2 GB)
 
 VENV ?= .venv
+ENGINES_VENV ?= .venv-engines
 PYTHON ?= python3
 PYTEST_ARGS ?= -q -n 2 --dist loadgroup
 
@@ -11,16 +13,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check # errors only
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types walls lit bench clean
+.PHONY: help run test test-engines lint types walls lit bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 run: $(VENV)/.run ## set everything up, then solve attention and MoE for the default deployments
 	@$(BIN)/detent run
 
 test: $(VENV)/.dev ## run all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-engines: $(ENGINES_VENV)/.engines ## compare the programs with the code in vLLM's and SGLang's wheels (minutes)
+	@$(ENGINES_VENV)/bin/python -m pytest -q -x -W default --show-capture=no tests_engines
 
 lint: $(VENV)/.dev ## check style (ruff)
 	@$(BIN)/ruff check .
@@ -37,8 +42,8 @@ lit: $(VENV)/.dev ## run tests/filecheck with lit, through the installed detent-
 bench: $(VENV)/.dev ## measure the compiler and the serve-time half (pytest-benchmark)
 	@$(BIN)/python -m pytest benchmarks
 
-clean: ## remove what building and testing left here, the environment .venv included
-	rm -rf .venv build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+clean: ## remove what building and testing left here, the environments included
+	rm -rf .venv .venv-engines build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -53,3 +58,12 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "installing detent and its developers' tools into $(VENV)"
 	@$(PIP) install --editable '.[dev]'
 	@touch $(VENV)/.run $@
+
+# The wheels alone: nothing of what they depend on is needed to call their selection, and PyTorch for the CPU is enough.
+$(ENGINES_VENV)/.engines: Makefile
+	@echo "installing PyTorch and the wheels of vLLM and SGLang into $(ENGINES_VENV)"
+	@$(PYTHON) -m venv $(ENGINES_VENV)
+	@$(ENGINES_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile torch==2.13.0 numpy pytest
+	@$(ENGINES_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile --no-deps \
+		vllm==0.26.0 sglang==0.5.17
+	@touch $@

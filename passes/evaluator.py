@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from detent.dialects.selir import structure, unbound
-from detent.dialects.selir.scalar import SCALAR_OPS, ConstantOp
+from detent.dialects.selir.scalar import SCALAR_OPS, ConstantOp, LookupOp, ScalarOp
+from detent.dialects.selir.semantics import SEMANTICS
 from detent.dialects.selir.types import type_name
 from detent.passes import access, builtins
 from detent.passes.emitter import Emitter, result_types
@@ -269,7 +270,7 @@ class Evaluator(Emitter):
         value = self.truth(self.run(op.body.block)[0])
         self.location = location
         block, self.block, self.guards, self.in_condition = self.block, outer, guards, False
-        if value is True:
+        if value is True and not any(_can_fail(op) for op in block.walk()):
             return
         if value is False and not self.branches:
             kind = "assume" if isinstance(op, structure.AssumeOp) else "require"
@@ -313,3 +314,7 @@ class Evaluator(Emitter):
             else:
                 self._step(op)
         del self.guards[depth:]
+
+
+def _can_fail(op: Operation) -> bool:
+    return isinstance(op, LookupOp) or (isinstance(op, ScalarOp) and SEMANTICS[op.kind].fails is not None)

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 
+from detent.dialects.selir.semantics import type_of
 from detent.dialects.selir.source import Span
 from detent.dialects.selir.types import type_name
 from detent.dialects.selir.unbound import LambdaOp
@@ -94,22 +95,12 @@ def is_scalar(value: Any) -> bool:
 
 
 def scalar_type(value: Any) -> str:
-    """The semantics table's type name of a known scalar or of an operation's result."""
+    """The semantics table's type name of a known scalar or of an operation's result; of others, what they are."""
     if is_residual(value):
         return type_name(value.type)
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "int"
     if isinstance(value, F32):
         return "f32"
-    if isinstance(value, float):
-        return "float"
-    if isinstance(value, str):
-        return "str"
-    if value is None:
-        return "none"
-    return describe(value)
+    return type_of(value) if isinstance(value, SCALARS) else describe(value)
 
 
 def describe(value: Any) -> str:

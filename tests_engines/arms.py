@@ -1,8 +1,8 @@
 """Counts how often each arm of each branch of the programs' helpers is taken.
 
-Importing this module makes later imports of ``detent.programs`` go through a loader that wraps every condition: the test
-of an ``if``, of a conditional expression and of a comprehension, and each operand of ``and`` and ``or``. Nothing else of
-a program changes.
+Importing this module makes later imports of ``detent.programs`` go through a loader that wraps every condition: the
+test of an ``if``, of a conditional expression and of a comprehension, and each operand of ``and`` and ``or``. Nothing
+else of a program changes.
 """
 
 from __future__ import annotations
@@ -57,6 +57,12 @@ class _Wrap(ast.NodeTransformer):
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.BoolOp:
         node.values = [self.condition(value) for value in node.values]
         return node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """A condition of the program holds on every input, so its operands have arms that are never taken."""
+        if isinstance(node.func, ast.Name) and node.func.id in ("assume", "require"):
+            return node
+        return self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.If:
         node.test = self.condition(node.test)

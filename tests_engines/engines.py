@@ -150,10 +150,12 @@ def _uncompiled(function: Any = None, **options: Any) -> Any:
 
 
 def stand(name: str, **values: Any) -> types.ModuleType:
-    """The stand-in for a module, with attributes set to what decisions may read."""
+    """The stand-in for a module, with attributes set to what decisions may read; modules that have the real one keep
+    it."""
+    if name in sys.modules and not isinstance(sys.modules[name], StandModule):
+        del sys.modules[name]
     with _standing(()):
         module = importlib.import_module(name)
-    assert isinstance(module, StandModule), f"{name} is loaded already"
     for key, value in values.items():
         setattr(module, key, value)
     return module
@@ -176,7 +178,8 @@ def literal(name: str, variable: str) -> Any:
     with open(f"{folder}/{name.rpartition('.')[2]}.py", encoding="utf-8") as file:
         tree = ast.parse(file.read())
     for node in tree.body:
-        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
-        if isinstance(target, ast.Name) and target.id == variable:
-            return ast.literal_eval(node.value)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and target.id == variable:
+                return ast.literal_eval(node.value)
     raise LookupError(f"{name} assigns no {variable}")

@@ -87,8 +87,9 @@ sglang_device = ""
 sglang.get_device_name = lambda: sglang_device
 
 
-def sglang_config(m: int, experts: int, width: int, dtype: str | None, block: list[int] | None, per_channel: bool = False,
-                  device: str | None = None, triton: str = "3.6.0") -> tuple[Config, Config | None]:
+def sglang_config(m: int, experts: int, width: int, dtype: str | None, block: list[int] | None,
+                  per_channel: bool = False, device: str | None = None,
+                  triton: str = "3.6.0") -> tuple[Config, Config | None]:
     """SGLang's own ``try_get_optimal_moe_config``, the second GEMM's configuration too."""
     global sglang_device
     if device is not None and (device, triton) != (sglang_device, sglang.triton.__version__):
@@ -137,9 +138,10 @@ class Combine:
         self.seen = "none"
         pairs = tensor(m, top_k)
         sglang_moe._fused_moe_kernel_sequence(
-            tensor(m, 8), tensor(4, 16, 8), tensor(4, 8, 8), pairs, pairs, pairs, pairs, pairs, {"BLOCK_SIZE_M": 16}, None,
-            False, b1=None, b2=None, use_fp8_w8a8=False, use_int8_w8a8=False, use_int8_w8a16=False, use_int4_w4a16=False,
-            per_channel_quant=False, w1_scale=None, w2_scale=None, w1_zp=None, w2_zp=None, a1_scale=None, a2_scale=None,
+            tensor(m, 8), tensor(4, 16, 8), tensor(4, 8, 8), pairs, pairs, pairs, pairs, pairs, {"BLOCK_SIZE_M": 16},
+            None, False, b1=None, b2=None, use_fp8_w8a8=False, use_int8_w8a8=False, use_int8_w8a16=False,
+            use_int4_w4a16=False, per_channel_quant=False, w1_scale=None, w2_scale=None, w1_zp=None, w2_zp=None,
+            a1_scale=None, a2_scale=None,
             block_shape=None, activation="silu", is_gated=True, no_combine=False, inplace=True,
             apply_router_weight_on_input=False, routed_scaling_factor=None, gemm1_alpha=None, gemm1_limit=None,
             filter_expert=False)

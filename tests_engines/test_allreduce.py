@@ -66,8 +66,8 @@ def test_vllm() -> None:
     def case(draw: Draw) -> Any:
         dtype = draw.one_of("bf16", "bf16", "fp16", "fp32")
         limit = draw.one_of(8 * MIB, 8 * MIB, 64 * MIB, 16 * draw.number(1, 1 << 20))
-        flags = {"custom": draw.flag(0.8), "nvlink": draw.flag(0.8), "multicast": draw.flag(0.7), "symm_mem": draw.flag(),
-                 "nccl_symm_mem": draw.flag(0.3), "flashinfer": draw.flag(0.3)}
+        flags = {"custom": draw.flag(0.8), "nvlink": draw.flag(0.8), "multicast": draw.flag(0.7),
+                 "symm_mem": draw.flag(), "nccl_symm_mem": draw.flag(0.3), "flashinfer": draw.flag(0.3)}
         return draw.one_of(2, 2, 3, 4, 4, 5, 6, 7, 8, 8), dtype, message(draw, dtype), limit, flags, draw.flag(0.1)
 
     def run(case: Any) -> tuple[Any, Any]:
@@ -81,8 +81,8 @@ def test_vllm() -> None:
                              rows * hidden * dtype_bytes(model))
         return theirs, "custom" if vllm_backend(kernel) == "custom" else kernel
 
-    helpers = [vllm_kernel, vllm_backend, takes_custom, takes_flashinfer, takes_nccl_symm_mem, takes_symm_mem, custom_limit,
-               symm_mem_runs, dtype_bytes]
+    helpers = [vllm_kernel, vllm_backend, takes_custom, takes_flashinfer, takes_nccl_symm_mem, takes_symm_mem,
+               custom_limit, symm_mem_runs, dtype_bytes]
     sampled(Draw("vllm all-reduce", helpers), "vllm", "cuda_communicator.CudaCommunicator.all_reduce", "vllm_kernel",
             helpers, case, run)
 
@@ -119,13 +119,16 @@ def test_sglang() -> None:
         world, dtype, (rows, hidden), limit, custom, nvlink, multicast, mode, capturing, piecewise = case
         Facts.world, Facts.nvlink, Facts.multicast = world, nvlink, multicast
         made = engines.sglang_communicator(limit)
-        theirs = engines.sglang_choice(made, custom and not mode, Message(rows, hidden, DTYPES[dtype]), capturing, piecewise)
-        model, reduce = model_of(dtype, hidden), reduce_of(custom=custom, nvlink=nvlink, multicast=multicast, max_bytes=limit)
+        theirs = engines.sglang_choice(made, custom and not mode, Message(rows, hidden, DTYPES[dtype]), capturing,
+                                       piecewise)
+        model = model_of(dtype, hidden)
+        reduce = reduce_of(custom=custom, nvlink=nvlink, multicast=multicast, max_bytes=limit)
         ours = sglang_algorithm(reduce, engine_of("sglang", mode), world, rows * hidden * dtype_bytes(model),
                                 capturing and not piecewise)
         method = "custom" if ours[0] != "nccl" else "pynccl" if piecewise else "in_place"
-        limits = (made.max_push_size, made.max_pull_size) if nvlink else (push_limit(reduce, world), pull_limit(reduce, world))
-        return (*theirs, *limits), (method, *ours, push_limit(reduce, world), pull_limit(reduce, world))
+        limits = push_limit(reduce, world), pull_limit(reduce, world)
+        made_for = (made.max_push_size, made.max_pull_size) if nvlink else limits  # none are made without NVLink
+        return (*theirs, *made_for), (method, *ours, *limits)
 
     helpers = [sglang_algorithm, sglang_pick, has_multicast, push_limit, pull_limit, dtype_bytes]
     sampled(Draw("sglang all-reduce", helpers), "sglang",

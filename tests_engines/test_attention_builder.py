@@ -90,7 +90,8 @@ def test_when_a_shared_prefix_is_attended_once() -> None:
     def case(draw: Draw) -> Any:
         kv_heads, group = draw.number(1, 16), draw.one_of(1, 2, 4, 8, 16, draw.number(1, 300))
         return (draw.flag(0.95), draw.flag(0.05), kv_heads, group, draw.number(0, LIMIT), draw.number(1, 1100),
-                draw.flag(0.8), draw.one_of(-1, -1, -1, 0, 4095), draw.one_of(-1, -1, -1, -1, 0), draw.one_of(132, 78, 114))
+                draw.flag(0.8), draw.one_of(-1, -1, -1, 0, 4095), draw.one_of(-1, -1, -1, -1, 0),
+                draw.one_of(132, 78, 114))
 
     def run(case: Any) -> tuple[Any, Any]:
         on, mode, kv_heads, group, prefix, sequences, decoding, left, right, num_sm = case

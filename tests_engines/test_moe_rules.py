@@ -45,17 +45,26 @@ def deterministic(mode: bool) -> None:
     engines.deterministic = mode
 
 
-def weights(draw: Draw) -> tuple[str, tuple[int, int] | None]:
-    """A quantisation and its blocks; integer weights have groups of input columns, written as blocks of 0 columns."""
+Blocks = tuple[int, int | None] | None
+
+
+def weights(draw: Draw) -> tuple[str, Blocks]:
+    """A quantisation and its blocks; integer weights have groups of input columns, written as blocks of 0 columns.
+    Half a block is none."""
     quantization = draw.one_of(*QUANTIZATIONS)
     if quantization == "none" or draw.flag():
         return quantization, None
     if quantization.startswith("int") and quantization.endswith("a16"):
         return quantization, (0, draw.one_of(32, 64, 128))
-    return quantization, draw.one_of(*BLOCKS)
+    return quantization, draw.one_of(*BLOCKS, (64, None))
 
 
-def moe_of(quantization: str, experts: int, top_k: int, block: tuple[int, int] | None) -> Moe:
+def shape_of(block: Blocks) -> list[int] | None:
+    """As the engines are told."""
+    return None if block is None or block[1] is None else [block[0], block[1]]
+
+
+def moe_of(quantization: str, experts: int, top_k: int, block: Blocks) -> Moe:
     return moe_facts(quantization, experts, top_k, block[0] if block else None, block[1] if block else None)
 
 
@@ -78,7 +87,7 @@ def test_the_rule_without_a_table(name: str) -> None:
     def run(case: Any) -> tuple[Any, Any]:
         m, experts, quantization, block, mode = case
         deterministic(mode)
-        dtype, shape = (None if quantization == "none" else quantization), list(block) if block else None
+        dtype, shape = (None if quantization == "none" else quantization), shape_of(block)
         if name == "vllm":
             theirs = engines.vllm.get_default_config(m, experts, 768, 2048, 8, dtype, shape)
         else:
@@ -90,8 +99,8 @@ def test_the_rule_without_a_table(name: str) -> None:
 
     helpers = [engine_config, default_config, has_default]
     module = "fused_moe" if name == "vllm" else "fused_moe_triton_config"
-    sampled(Draw(f"{name} default rule", helpers), name, f"{module}.get_default_config", "engine_config, default_config",
-            helpers, rule_case, run)
+    sampled(Draw(f"{name} default rule", helpers), name, f"{module}.get_default_config",
+            "engine_config, default_config", helpers, rule_case, run)
 
 
 def test_vllm_leaves_few_pairs_unsorted() -> None:
@@ -102,11 +111,11 @@ def test_vllm_leaves_few_pairs_unsorted() -> None:
 
     def run(case: Any) -> tuple[Any, Any]:
         m, top_k, experts, mapped, quantization, block = case
-        theirs = engines.vllm_naive(m, top_k, experts, mapped, quantization, list(block) if block else None)
+        theirs = engines.vllm_naive(m, top_k, experts, mapped, quantization, shape_of(block))
         return theirs, fits_naive(moe_of(quantization, experts, top_k, block), PARALLEL[mapped], m)
 
-    sampled(Draw("vllm naive", [fits_naive]), "vllm", "fused_moe._prepare_expert_assignment", "fits_naive", [fits_naive],
-            case, run)
+    sampled(Draw("vllm naive", [fits_naive]), "vllm", "fused_moe._prepare_expert_assignment", "fits_naive",
+            [fits_naive], case, run)
 
 
 def test_sglang_makes_a_short_index_for_few_pairs() -> None:
@@ -115,7 +124,8 @@ def test_sglang_makes_a_short_index_for_few_pairs() -> None:
         experts, top_k = draw.number(1, 128) * parallel, draw.number(1, 32)
         whole = draw.flag()
         local = experts // parallel if whole else experts
-        return draw.near((local + 1) // top_k, 0, MAX_TOKENS), top_k, experts, parallel, whole, draw.one_of(16, 32, 64, 128)
+        m = draw.near((local + 1) // top_k, 0, MAX_TOKENS)
+        return m, top_k, experts, parallel, whole, draw.one_of(16, 32, 64, 128)
 
     def run(case: Any) -> tuple[Any, Any]:
         m, top_k, experts, ranks, whole, block_m = case
@@ -203,7 +213,7 @@ def test_rows_for_the_ordinary_suite(monkeypatch: pytest.MonkeyPatch, name: str,
 
     def run(case: Any) -> tuple[Any, Any]:
         m, top_k, experts, quantization, block, mapped, order = case
-        dtype, shape = (None if quantization == "none" else quantization), list(block) if block else None
+        dtype, shape = (None if quantization == "none" else quantization), shape_of(block)
         monkeypatch.setattr(module, "get_moe_configs", lambda *args, **kwargs: {key: {"key": key, "BLOCK_SIZE_M": 0}
                                                                                 for key in order})
         if name == "vllm":
@@ -219,7 +229,8 @@ def test_rows_for_the_ordinary_suite(monkeypatch: pytest.MonkeyPatch, name: str,
                        else engines.sglang_short(m, top_k, experts, config[0])), COMBINES.index(combine(m, top_k))
         theirs = row, *config, int(swap), *rest
         keys = [*order, *(0,) * (len(KEYS) - len(order))]
-        values = [m, top_k, experts, QUANTIZATIONS.index(quantization), *(block or (0, 0)), int(mapped), *keys]
+        values = [m, top_k, experts, QUANTIZATIONS.index(quantization), *(side or 0 for side in block or (0, 0)),
+                  int(mapped), *keys]
         rows.append([*values, *theirs])
         return theirs, ours(dict(zip(COLUMNS, values, strict=True)))
 

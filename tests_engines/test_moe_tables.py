@@ -17,7 +17,8 @@ from detent.programs.fused_moe import engine_config, nearest_row, second_config,
 from detent.programs.moe_conform import engine_facts
 from detent.runtime.deployment import load
 
-TABLES = {"vllm": sorted(engines.VLLM_TABLES.rglob("E=*.json")), "sglang": sorted(engines.SGLANG_TABLES.rglob("E=*.json"))}
+TABLES = {"vllm": sorted(engines.VLLM_TABLES.rglob("E=*.json")),
+          "sglang": sorted(engines.SGLANG_TABLES.rglob("E=*.json"))}
 FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 ONE_RANK = Parallel(tensor_parallel=1, expert_parallel=False)
 Table = dict[int, dict[str, Any]]
@@ -44,9 +45,9 @@ def token_counts(table: Table, rng: random.Random, count: int) -> Iterator[tuple
 
 def facts(name: dict[str, Any], table: Table | None, down: Table | None) -> Moe:
     block = name["block"] or (None, None)
-    return Moe(num_experts=name["experts"], num_experts_per_tok=8, moe_intermediate_size=name["width"], hidden_act="silu",
-               quantization=name["dtype"] or "none", apply_router_weight_on_input=False, block_n=block[0],
-               block_k=block[1], table=table, down_table=down)
+    return Moe(num_experts=name["experts"], num_experts_per_tok=8, moe_intermediate_size=name["width"],
+               hidden_act="silu", quantization=name["dtype"] or "none", apply_router_weight_on_input=False,
+               block_n=block[0], block_k=block[1], table=table, down_table=down)
 
 
 def six(config: dict[str, Any]) -> tuple[int, ...]:
@@ -59,8 +60,8 @@ def test_all_tables_are_there() -> None:
 
 
 def test_vllm(tmp_path: Path) -> None:
-    """vLLM's choice is the very row of its file. Eight tables are another kernel's (FlyDSL, AMD), whose lookup is inside
-    the kernel's launcher: its rows are looked up all the same, and its file found by vLLM."""
+    """vLLM's choice is the very row of its file. Eight tables are another kernel's (FlyDSL, AMD), whose lookup is
+    inside the kernel's launcher: its rows are looked up all the same, and its file found by vLLM."""
     rng = random.Random("vllm tables")
     engine = engine_facts("vllm")
     paths = TABLES["vllm"]
@@ -93,14 +94,15 @@ def test_vllm(tmp_path: Path) -> None:
 def found(name: str, triton: str) -> Path | None:
     """The file that SGLang's search comes to: the version's own, else the newest."""
     folders = sorted((path for path in engines.SGLANG_TABLES.iterdir() if path.name.startswith("triton_")),
-                     key=lambda path: (path.name == triton, [int(part) for part in path.name.split("_")[1:]]), reverse=True)
+                     key=lambda path: (path.name == triton, [int(part) for part in path.name.split("_")[1:]]),
+                     reverse=True)
     return next((folder / name for folder in folders if (folder / name).exists()), None)
 
 
 def test_sglang(tmp_path: Path) -> None:
     """SGLang's choice for both GEMMs, with the tables that its search finds for either."""
     rng = random.Random("sglang tables")
-    engine = engine_facts("sglang")
+    facts_of = {mode: engine_facts("sglang", mode) for mode in (False, True)}
     paths = TABLES["sglang"]
     count = -(-INPUTS // len(paths))
 
@@ -115,12 +117,18 @@ def test_sglang(tmp_path: Path) -> None:
             asked = tables[1 if name["down"] else 0]
             assert asked is not None
             for edge, m in token_counts(asked, rng, count):
-                yield edge, (name, triton.removeprefix("triton_").replace("_", "."), moe, m)
+                yield edge, (name, triton.removeprefix("triton_").replace("_", "."), moe, m, rng.random() < 0.01)
 
     def run(case: Any) -> tuple[Any, Any]:
-        name, triton, moe, m = case
+        name, triton, moe, m, engines.deterministic = case
+        engine = facts_of[engines.deterministic]
+        if engines.deterministic:
+            engines.sglang.get_moe_configs.cache_clear()
         up, down = engines.sglang_config(m, name["experts"], name["width"], name["dtype"], name["block"],
                                          name["channel"], name["device"], triton)
+        if engines.deterministic:
+            engines.deterministic = False
+            engines.sglang.get_moe_configs.cache_clear()
         second = down or up
         theirs = (*six(up), *six(second), bool(second.get("USE_TMA", False)))
         ours = engine_config(engine, moe, ONE_RANK, m)
@@ -128,7 +136,8 @@ def test_sglang(tmp_path: Path) -> None:
         return theirs, (*ours, ours[0], *others, tma)
 
     result = compare("sglang", "fused_moe_triton_config.try_get_optimal_moe_config, every table",
-                     "engine_config, second_config", [engine_config, second_config, nearest_row, table_config], cases(), run)
+                     "engine_config, second_config", [engine_config, second_config, nearest_row, table_config],
+                     cases(), run)
     assert result.inputs >= INPUTS
 
 

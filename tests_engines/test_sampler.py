@@ -179,8 +179,8 @@ get_exec = lambda: SimpleNamespace(  # noqa: E731
     deterministic=SimpleNamespace(enable_deterministic_inference=mode, rl_on_policy_target=None),
     kernel=SimpleNamespace(sampling_backend=backend),
     features=SimpleNamespace(enable_custom_logit_processor=False))
-stand("sglang.srt.utils.common", is_cuda=lambda: True, is_hip=lambda: False, is_musa=lambda: False, is_npu=lambda: False,
-      get_bool_env_var=lambda name: False, is_pin_memory_available=lambda device: False)
+stand("sglang.srt.utils.common", is_cuda=lambda: True, is_hip=lambda: False, is_musa=lambda: False,
+      is_npu=lambda: False, get_bool_env_var=lambda name: False, is_pin_memory_available=lambda device: False)
 stand("sglang.srt.sampling.sampling_params", TOP_K_ALL=TOP_K_ALL)
 stand("sglang.srt.layers.dp_attention", is_dp_attention_enabled=lambda: False)
 info = engine("sglang.srt.sampling.sampling_batch_info")
@@ -222,14 +222,12 @@ LOGITS = torch.tensor([[0.3, -1.7, 2.9, 0.1]])
 
 
 class Logprobs:
-    """Tells what log-probabilities a step returns by their values."""
+    """Keeps the log-probabilities that a step returns."""
 
-    seen = ""
+    seen = LOGITS
 
     def compute_logprobs(self, logprobs: torch.Tensor, *args: Any) -> Any:
-        plain, divided = LOGITS.log_softmax(-1), (LOGITS / 2.0).log_softmax(-1)
-        assert torch.allclose(logprobs[-1], plain[0]) or torch.allclose(logprobs[-1], divided[0])
-        Logprobs.seen = "plain" if torch.allclose(logprobs[-1], plain[0]) else "divided"
+        Logprobs.seen = logprobs
         return SimpleNamespace(write_output_to=lambda output: None)
 
 
@@ -254,24 +252,21 @@ def test_sglang() -> None:
                 for one in parameters]
         flags = info.SamplingBatchInfo.from_schedule_batch(SimpleNamespace(reqs=reqs, device="cpu"), VOCABULARY)
         flags.grammars = None
-        # The last row is the one whose log-probabilities are looked at.
-        if not requests[row].greedy or flags.is_all_greedy:
-            flags.temperatures[-1] = 1.0 if requests[row].greedy else 2.0
         Noted.ran = []
         logits = LOGITS.repeat(len(requests), 1)
         made[mode].forward(SimpleNamespace(next_token_logits=logits), flags, True, [], [], None)
+        assert torch.allclose(Logprobs.seen[row], (LOGITS[0] / parameters[row].temperature).log_softmax(-1))
         kernel = next((name for name in Noted.ran if name not in ("log", "seeds")), "argmax")
         noise = "none" if kernel == "argmax" else "seeded" if "seeds" in Noted.ran else "batch"
-        scaled = Logprobs.seen if not requests[row].greedy or kernel == "argmax" else "divided"
         logprobs = "log_softmax(logits)" if kernel == "argmax" else (
             "log(softmax(logits / temperature))" if "log" in Noted.ran else "log_softmax(logits / temperature)")
-        assert scaled == ("plain" if kernel == "argmax" else "divided")
         call = sglang_program.Call(all_greedy=all(r.greedy for r in requests),
                                    any_top_k=any(p.top_k != TOP_K_ALL for p in parameters),
                                    any_top_p=any(p.top_p != 1.0 for p in parameters),
                                    any_min_p=any(p.min_p > 0 for p in parameters), greedy=requests[row].greedy)
         with report() as violations:
-            points = sampler_sglang_stock(engine_of("sglang", mode), Sampling(backend=backend, hashed_noise=False), call)
+            points = sampler_sglang_stock(engine_of("sglang", mode),
+                                          Sampling(backend=backend, hashed_noise=False), call)
         assert not violations, violations
         ours = points["noise"] if points["noise"] in ("none", "batch") else "seeded"
         return (kernel, noise, logprobs), (points["sampler"], ours, points["logprobs"])

@@ -1,8 +1,8 @@
 """Records what FlashAttention-3's own selection says: ``python -m detent.tools.record_fa3_upstream HOPPER OUT``.
 
-``HOPPER`` is the folder ``hopper`` of a checkout of Dao-AILab/flash-attention. Its selection is plain C++: the two
-headers and three functions of ``flash_api.cpp`` are compiled (``c++`` must be there) around a loop that reads the inputs
-of the files recorded from SGLang's library and writes the same columns with this library's outputs.
+``HOPPER`` is the folder ``hopper`` of a checkout of Dao-AILab/flash-attention. Its selection is plain C++: two headers
+and three functions of ``flash_api.cpp`` are compiled (``c++`` must be there) around a loop that reads the inputs of the
+files recorded from SGLang's library and writes the same columns with this library's outputs.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from detent.cli.options import json_option
 from detent.cli.output import show, show_json
 
 if TYPE_CHECKING:
-    from detent.runtime.coverage import Check, Coverage, Row, Switch
+    from detent.runtime.coverage import Coverage, Row
+    from detent.runtime.settings import Check, Switch
     from detent.solver.views.sections import Section
 
 TITLES = {"covered": "Covered by programs", "switched-off": "Switched off by the plug-in",
@@ -67,14 +68,16 @@ def _sections(coverage: Coverage) -> list[Section]:
 
 
 def _ends(row: Row) -> str:
-    """Programs on one line, settings on one each; a long path is broken before its last name."""
+    """Programs on one line, settings on one each; a long one is broken before its last name or its value."""
     if row.programs:
         return ", ".join(row.programs)
     lines = []
     for text in row.by:
-        name, space, rest = text.partition(" ")
+        name, _, rest = text.partition(" ")
         head, dot, last = name.rpartition(".")
-        lines.append(f"{head}\n  .{last}{space}{rest}" if dot and len(text) > PATH_WIDTH else text)
+        if len(text) > PATH_WIDTH:
+            text = f"{head}\n  .{last} {rest}" if dot else f"{name}\n  {rest}"
+        lines.append(text)
     return "\n".join(lines)
 
 

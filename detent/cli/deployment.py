@@ -85,9 +85,9 @@ def new(config: str, gpu: str, tp: int, engine: str, max_context: int | None, ma
     if output is None:
         click.echo(text, nl=False)
         return
-    from detent.runtime.encoding import write_atomic
+    from detent.runtime.encoding import new_file_mode, write_atomic
 
-    write_atomic(path, text, mode=0o666 & ~_umask())
+    write_atomic(path, text, mode=new_file_mode())
     click.echo(f"wrote {output}: {spec.name}")
 
 
@@ -130,9 +130,3 @@ def _checked(spec: Spec, path: str) -> bytes:
     text = to_toml(spec.sections()).encode()
     require_consistent(loads(text, path))
     return text
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detent.cli.options import ablate_option, deployment_option, json_option, program_argument
+from detent.cli.options import ablate_option, json_option
 from detent.cli.output import place, show, show_json
 from detent.cli.progress import Steps
 
@@ -21,16 +21,42 @@ if TYPE_CHECKING:
 Examples:
   detent solve attention -d qwen3-30b-a3b-tp4-h200
   detent solve norm.py:rms_norm -d my.toml --json
-  detent solve attention -d qwen3-30b-a3b-tp4-h200 --ablate control-dependence""")
-@program_argument
-@deployment_option
+  detent solve attention -d qwen3-30b-a3b-tp4-h200 --ablate control-dependence
+  detent solve --all --family attention""")
+@click.argument("program", metavar="PROGRAM", required=False)
+@click.option("--deployment", "-d", "deployments", metavar="D", multiple=True,
+              help="Deployment: a name (see detent deployments) or the path of a TOML file; with --all any number.")
 @ablate_option("Also solve with one analysis switched off, and put both side by side.")
+@click.option("--all", "every", is_flag=True, help="Solve the programs that Detent runs on every deployment that comes "
+              "with it, and put their pins beside the paper's.")
+@click.option("--family", "families", metavar="F", multiple=True, help="With --all: only this family.")
 @json_option
-def solve_command(program: str, deployment: str, ablate: str | None, as_json: bool) -> None:
+@click.pass_context
+def solve_command(ctx: click.Context, program: str | None, deployments: tuple[str, ...], ablate: str | None,
+                  every: bool, families: tuple[str, ...], as_json: bool) -> int:
     """Find a program's pins, their candidates and what is legal.
 
     Solved before: the answer comes from the cache.
     """
+    if every:
+        from detent.cli.solve_all import solve_every
+
+        if program is not None or ablate is not None:
+            raise click.UsageError(f"{'--ablate' if program is None else program} and --all exclude each other", ctx)
+        return solve_every(families, deployments, as_json)
+    if families:
+        raise click.UsageError("--family needs --all", ctx)
+    if program is None:
+        raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
+    if len(deployments) != 1:
+        if not deployments:
+            raise click.MissingParameter(ctx=ctx, param=ctx.command.params[1])
+        raise click.UsageError(f"{len(deployments)} deployments for one program; several need --all", ctx)
+    _one(program, deployments[0], ablate, as_json)
+    return 0
+
+
+def _one(program: str, deployment: str, ablate: str | None, as_json: bool) -> None:
     if ablate is not None:
         _ablate(program, deployment, ablate, as_json)
         return

@@ -75,3 +75,10 @@ def write_atomic(path: str, data: bytes, mode: int = 0o600, sync: bool = False) 
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def new_file_mode() -> int:
+    """The mode that a file a user asked for gets, as if it were opened for writing."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from detent.runtime.deployment import Deployment
 
 FOLDER = os.path.join(PROGRAMS, "tables")
+COLUMNS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M")
+"""What every row of every table for the Triton kernels has."""
 NAME = re.compile(r"E=(\d+),N=(\d+),device_name=([^,]+?)(,.*)?\.json")
 
 
@@ -45,20 +47,33 @@ def find(engine: str, version: str, file: str) -> str | None:
 
 
 def require_consistent(deployment: Deployment) -> None:
-    """Raises UnknownName for an engine version that was not read, BadFile for a table of another shape or GPU.
+    """Raises UnknownName for an engine version that was not read, BadFile for a table that no engine would use here.
 
     Only what a deployment states is compared: what a program misses in it, the program asks for.
     """
-    facts = deployment.facts
+    facts, path = deployment.facts, deployment.path
     engine = facts.get("engine", {})
     if isinstance(engine.get("name"), str) and isinstance(engine.get("version"), str):
         require_known(engine["name"], engine["version"], f"deployment {deployment.name}")
+    for key, table in facts.get("moe", {}).items():
+        if isinstance(table, dict):
+            _require_rows(path, f"moe.{key}", table)
     for file in deployment.files[1:]:
-        _require_fits(facts, deployment.path, file)
+        _require_fits(facts, path, os.path.basename(file))
+
+
+def _require_rows(path: str, place: str, table: Mapping[int, Mapping[str, Any]]) -> None:
+    for number, row in table.items():
+        for column in COLUMNS:
+            if column not in row:
+                raise BadFile(path, f"{place}: row {number} has no {column}", "give the table as the engine ships it")
+            value = row[column]
+            if type(value) is not int or value < 1:
+                raise BadFile(path, f"{place}: row {number}: {column} is {value!r}", "it is a positive integer")
 
 
 def _require_fits(facts: Mapping[str, Mapping[str, Any]], path: str, file: str) -> None:
-    said = NAME.fullmatch(os.path.basename(file))
+    said = NAME.fullmatch(file)
     if said is None:
         return
     moe, parallel, gpu = (facts.get(section, {}) for section in ("moe", "parallel", "gpu"))
@@ -67,8 +82,11 @@ def _require_fits(facts: Mapping[str, Mapping[str, Any]], path: str, file: str) 
         device = gpu["name"]
     except KeyError:
         return
+    spread = "num_experts" if parallel["expert_parallel"] else "moe_intermediate_size"
+    if moe[spread] % parallel["tensor_parallel"]:
+        return  # the program says that the ranks have no equal shares
     told = (("experts", int(said[1]), experts), ("columns of an expert", int(said[2]), width), ("GPU", said[3], device))
     for what, table, fact in told:
         if table != fact:
-            raise BadFile(path, f"the table {os.path.basename(file)} is for {what} {table}, the facts say {fact}",
+            raise BadFile(path, f"the table {file} is for {what} {table}, the facts say {fact}",
                           "give the table of this model, tensor-parallel degree and GPU, or none")

@@ -14,9 +14,8 @@ hash is the one that counts::
 from __future__ import annotations
 
 import json
-import os
 
-from detent.runtime.encoding import canonical, sha256, strict_json, write_atomic
+from detent.runtime.encoding import canonical, new_file_mode, sha256, strict_json, write_atomic
 from detent.runtime.errors import BadFile, DetentError, TupleMismatch, UnknownName, shorten
 from detent.runtime.repin import Repin
 
@@ -122,7 +121,7 @@ class CommitmentTuple:
         """Replace the file in one step."""
         text = json.dumps({**self.content(), "hash": self.hash}, sort_keys=True, indent=2, allow_nan=False)
         try:
-            write_atomic(path, f"{text}\n".encode(), mode=0o666 & ~_umask(), sync=True)
+            write_atomic(path, f"{text}\n".encode(), mode=new_file_mode(), sync=True)
         except OSError as error:
             raise BadFile(path, error.strerror or "cannot be written") from None
 
@@ -242,12 +241,6 @@ def _check_environment(environment: Mapping[str, Any], place: str) -> None:
         texts = value.values() if isinstance(value, dict) else [value]
         if value is not None and not all(isinstance(text, str) for text in texts):
             raise DetentError(f"{place}.{name} is {value!r}", "an environment part is a string or an object of strings")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _shown(value: Any) -> str:

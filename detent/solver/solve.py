@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from detent.runtime.cache import Store
 from detent.runtime.deployment import Deployment, load
+from detent.runtime.encoding import digest, ordered
 from detent.runtime.entry import Entry
 from detent.runtime.errors import BadInput, UnknownName
 from detent.runtime.repin import Repin
-from detent.runtime.sources import Program, SourceFile, display_name, resolve
+from detent.runtime.sources import Program, SourceFile, display_name, registry, resolve
 from detent.solver.solution import Solution
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ def solve(program: str | Callable[..., Any], deployment: str | Deployment, *, ab
     found = cache.find_solution(target, facts, parts)
     if isinstance(found, Entry):
         return Solution(found, cached=True, seconds=time.perf_counter() - started)
-    with cache.lock(cache.key(target, parts)), _collector_paused():
+    # Deployments that differ are solved at the same time: which facts the program reads is not known yet.
+    lock = digest(cache.key(target, parts), ordered(facts.facts))
+    with cache.lock(lock), _collector_paused():
         found = cache.find_solution(target, facts, parts)
         if isinstance(found, Entry):
             return Solution(found, cached=True, seconds=time.perf_counter() - started)
@@ -90,6 +93,10 @@ def _solve(function: Callable[..., Any] | None, target: Program, deployment: Dep
            cache: Store, progress: Progress) -> Entry:
     started = time.perf_counter()
     switches = switches_of(ablate)
+    if target.id in registry():
+        from detent.runtime.tables import require_consistent
+
+        require_consistent(deployment)
     progress("read the program")
     from detent.lang.builder import build_module
     from detent.lang.load import load_program
