@@ -290,7 +290,8 @@ class Simplifier:
     def _limit(self, value: Abstract) -> Abstract:
         """Forget what the options switch off."""
         if isinstance(value, frozenset) and len(value) > 1 and not self.options.value_sets:
-            value = hull(value) if value != BOOLS else BOOLS
+            both = any(isinstance(v, bool) for v in value)  # {0, 1} equals {False, True}
+            value = value if both else hull(value)
         if value is not None and not isinstance(value, frozenset) and not self.options.ranges:
             return None
         return value

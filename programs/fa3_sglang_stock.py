@@ -101,8 +101,9 @@ def fa3_sglang_stock(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine,
     pdl = one_prepare_block(call.b)
 
     require(1 <= num_splits <= KERNEL_SPLITS, "the kernel takes at most 256 splits")
-    require(bound == num_splits or not counted_ahead(model, call.max_seqlen_q),
-            "the count ahead is told the same number of splits")
+    require(bound <= num_splits, "the kernel has room for the splits counted ahead")
+    require(bound == num_splits or counted_ahead(model, call.max_seqlen_q),
+            "where nothing is counted ahead, the kernel counts to its own bound")
     require(splits == request_splits(
         call.b, call.batch_blocks_one_wg if one_wg else call.batch_blocks,
         rank_kv_heads(model, parallel) if pack else rank_heads(model, parallel), gpu.num_sm,

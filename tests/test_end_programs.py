@@ -25,7 +25,9 @@ LLAMA = ["llama-3.1-70b-tp4-h100", "llama-3.1-70b-tp4-h200"]
 QWEN = ["qwen3-30b-a3b-tp4-h100", "qwen3-30b-a3b-tp4-h200"]
 SGLANG = "qwen3-30b-a3b-tp4-h100-sglang"
 DEPLOYMENTS = [*LLAMA, *QWEN, SGLANG]
-APPLY = {"attention": DEPLOYMENTS, "fa3-vllm-stock": [*LLAMA, *QWEN], "moe": [*QWEN, SGLANG], "moe-vllm-stock": QWEN}
+APPLY = {"attention": DEPLOYMENTS, "fa3-vllm-stock": [*LLAMA, *QWEN], "fa3-sglang-stock": [SGLANG],
+         "fa3-upstream-stock": [LLAMA[0], SGLANG], "moe": [*QWEN, SGLANG], "moe-vllm-stock": QWEN,
+         "moe-sglang-stock": [SGLANG]}
 RANDOM = 200
 """Inputs of each kind drawn for a program on one deployment."""
 
@@ -144,12 +146,29 @@ def test_the_stock_kernel_may_only_not_split(deployment: str) -> None:
     assert controls(found.graph, whole) == {"one_wg": False, "pdl": False, "num_splits": 1, "splits": 1}
 
 
+@pytest.mark.parametrize(("program", "deployment", "pins", "candidates"), [
+    ("fa3-sglang-stock", SGLANG, ["one_wg", "num_splits", "bound", "pdl", "splits"], 2 * 128**3 * 2),
+    ("fa3-upstream-stock", SGLANG, ["num_splits", "pdl", "splits"], 128**2 * 2),
+    ("fa3-upstream-stock", LLAMA[0], ["num_splits", "pdl", "splits"], 128**2 * 2),
+])
+def test_nor_may_the_other_stock_kernels(program: str, deployment: str, pins: list[str], candidates: int) -> None:
+    """SGLang's bound is one more pin: the count ahead of a graph's replay is told other lengths than the graph."""
+    found = solved(program, deployment)
+    assert numbers(found) == (pins, candidates, 1)
+    whole = found.legality.smallest({})
+    assert whole is not None
+    values = controls(found.graph, whole)
+    assert {values[name] for name in pins if name in ("num_splits", "bound", "splits")} == {1}
+    assert {values[name] for name in pins if name in ("one_wg", "pdl")} == {False}
+
+
 @pytest.mark.parametrize(("program", "deployment", "expected", "points"), [
     ("moe", QWEN[0], (["row", "align"], 36, 18), 39),
     ("moe", QWEN[1], (["row", "align"], 36, 18), 39),
     ("moe", SGLANG, (["row", "align", "combine"], 72, 36), 39),
     ("moe-vllm-stock", QWEN[0], (["row", "align"], 36, 18), 36),
     ("moe-vllm-stock", QWEN[1], (["row", "align"], 36, 18), 36),
+    ("moe-sglang-stock", SGLANG, (["row", "align", "combine"], 72, 36), 38),
 ])
 def test_moe(program: str, deployment: str, expected: Any, points: int) -> None:
     found = solved(program, deployment)

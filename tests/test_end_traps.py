@@ -163,7 +163,7 @@ def test_trap_04_an_unpinnable_input_is_never_pinned_itself(tmp_path: Path) -> N
     return {"grid": call.tokens}""").solve()
 
 
-@pytest.mark.parametrize("program", ["attention", "fa3-vllm-stock", "moe", "moe-vllm-stock"])
+@pytest.mark.parametrize("program", ["attention", "fa3-upstream-stock", "fa3-vllm-stock", "moe", "moe-vllm-stock"])
 def test_trap_04_sizes_in_our_programs_are_unpinnable(program: str) -> None:
     graph = compiled(load_program(program), load(QWEN).facts).graph
     kinds = {graph.data[node].name: (graph.data[node].source, graph.types[node]) for node in graph.of_kind("input")}

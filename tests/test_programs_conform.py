@@ -3,46 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from detent.programs import fa3, fa3_conform, fa3_tiles
+from detent.programs import fa3, fa3_conform, fa3_tiles, fused_moe, moe_conform
 from detent.programs.attention import attention
+from detent.programs.fa3_sglang_stock import fa3_sglang_stock
+from detent.programs.fa3_upstream_stock import fa3_upstream_stock
 from detent.programs.fa3_vllm_stock import fa3_vllm_stock
+from detent.programs.moe_sglang_stock import moe_sglang_stock
+from detent.programs.moe_vllm_stock import moe_vllm_stock
 from detent.tools.conform import conform
 
 GOLDEN = Path(__file__).parent / "golden"
-
-CONFORM = (
-    (fa3_conform.HOST_COLUMNS, fa3_conform.HOST_OUTPUTS, partial(fa3_conform.host_row, "sglang")),
-    (fa3_conform.TILE_COLUMNS, fa3_conform.TILE_OUTPUTS, partial(fa3_conform.tile_row, "sglang")),
-)
+DEFAULT = fused_moe.default_config
 
 
-def sglang() -> None:
-    """Stands for SGLang's FlashAttention-3, whose rules ``attention`` uses; this module's CONFORM belongs to it."""
-
-
-@pytest.mark.parametrize(("program", "name", "rows"), [
-    (fa3_vllm_stock, "fa3_vllm-0.26.0.csv", 3000),
-    (fa3_vllm_stock, "fa3_tiles_vllm-0.26.0.csv", 3552),
-    (sglang, "fa3_sglang-0.5.17.csv", 3000),
-    (sglang, "fa3_tiles_sglang-0.5.17.csv", 3552),
+@pytest.mark.parametrize(("program", "name", "rows", "outputs"), [
+    (fa3_vllm_stock, "fa3_vllm-0.26.0.csv", 3000, 4),
+    (fa3_vllm_stock, "fa3_tiles_vllm-0.26.0.csv", 3552, 4),
+    (fa3_sglang_stock, "fa3_sglang-0.5.17.csv", 3000, 4),
+    (fa3_sglang_stock, "fa3_tiles_sglang-0.5.17.csv", 3552, 4),
+    (fa3_upstream_stock, "fa3_upstream-0251105a.csv", 3000, 4),
+    (fa3_upstream_stock, "fa3_tiles_upstream-0251105a.csv", 1776, 4),
+    (moe_vllm_stock, "moe_vllm-0.26.0.csv", 2500, 9),
+    (moe_sglang_stock, "moe_sglang-0.5.17.csv", 2500, 10),
 ])
-def test_no_mismatch(program: Callable[..., object], name: str, rows: int) -> None:
+def test_no_mismatch(program: Callable[..., object], name: str, rows: int, outputs: int) -> None:
     report = conform(program, GOLDEN / name)
-    assert (report.rows, report.points, report.mismatches, report.first) == (rows, 4 * rows, 0, [])
-    assert str(report) == f"{4 * rows} points, 0 mismatches"
+    assert (report.rows, report.points, report.mismatches, report.first) == (rows, outputs * rows, 0, [])
+    assert str(report) == f"{outputs * rows} points, 0 mismatches"
+
+
+def test_every_recorded_file_is_compared() -> None:
+    compared = next(mark for mark in test_no_mismatch.pytestmark if mark.name == "parametrize")
+    assert {path.name for path in GOLDEN.glob("*.csv")} == {name for _, name, _, _ in compared.args[1]}
 
 
 def test_the_engines_differ() -> None:
     """Otherwise a helper could ignore which engine it works for."""
     report = conform(fa3_vllm_stock, GOLDEN / "fa3_sglang-0.5.17.csv")
     assert report.mismatches > 1000 and len(report.first) == 5
-    assert conform(sglang, GOLDEN / "fa3_tiles_vllm-0.26.0.csv").mismatches > 1000
+    assert conform(fa3_sglang_stock, GOLDEN / "fa3_tiles_vllm-0.26.0.csv").mismatches > 1000
+    assert conform(fa3_upstream_stock, GOLDEN / "fa3_sglang-0.5.17.csv").mismatches > 1000
+    assert conform(fa3_upstream_stock, GOLDEN / "fa3_tiles_sglang-0.5.17.csv").mismatches > 100
 
 
 @pytest.mark.parametrize(("module", "constant", "value"), [
@@ -63,6 +69,27 @@ def test_a_wrong_constant_is_noticed(monkeypatch: pytest.MonkeyPatch, module: An
 def test_double_precision_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fa3, "f32", float)
     assert conform(fa3_vllm_stock, GOLDEN / "fa3_vllm-0.26.0.csv").mismatches == 5
+
+
+@pytest.mark.parametrize(("constant", "value"), [
+    ("NAIVE_SPARSITY", 5),
+    ("nearest_row", lambda table, m: min(table, key=lambda row: (abs(row - m), row))),
+    ("nearest_row", lambda table, m: min(table, key=lambda row: (abs(row - m), -row))),
+    ("default_config", lambda engine, m, *facts: DEFAULT(engine, m + 1, *facts)),
+    ("default_config", lambda engine, m, experts, *facts: DEFAULT(engine, m, experts + 1, *facts)),
+])
+def test_a_wrong_rule_of_the_fused_moe_is_noticed(monkeypatch: pytest.MonkeyPatch, constant: str,
+                                                  value: object) -> None:
+    for module in (fused_moe, moe_conform):
+        if hasattr(module, constant):
+            monkeypatch.setattr(module, constant, value)
+    assert conform(moe_vllm_stock, GOLDEN / "moe_vllm-0.26.0.csv").mismatches > 0
+
+
+def test_a_wrong_rule_of_sglangs_fused_moe_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_moe, "COMPILED_SUM", 33)
+    assert conform(moe_sglang_stock, GOLDEN / "moe_sglang-0.5.17.csv").mismatches > 0
+    assert conform(moe_vllm_stock, GOLDEN / "moe_vllm-0.26.0.csv").mismatches == 0
 
 
 def test_a_wrong_tile_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

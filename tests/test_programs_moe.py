@@ -10,15 +10,16 @@ from programs_support import changed, fact_records, run, varying
 
 from detent.programs.fused_moe import default_config, nearest_row
 from detent.programs.moe import moe
+from detent.programs.moe_sglang_stock import moe_sglang_stock
 from detent.programs.moe_vllm_stock import moe_vllm_stock
 from detent.runtime.deployment import load
 
 QWEN = ["qwen3-30b-a3b-tp4-h100", "qwen3-30b-a3b-tp4-h200"]
 SGLANG = "qwen3-30b-a3b-tp4-h100-sglang"
 
-NEAREST = {1: 1, 2: 2, 3: 2, 4: 4, 6: 4, 7: 8, 12: 8, 13: 16, 20: 16, 28: 24, 40: 32, 56: 48, 80: 64, 112: 96, 113: 128,
+NEAREST = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 6: 4, 7: 8, 12: 8, 13: 16, 20: 16, 28: 24, 40: 32, 56: 48, 80: 64, 112: 96, 113: 128,
            192: 128, 193: 256, 384: 256, 768: 512, 769: 1024, 1280: 1024, 1792: 1536, 2560: 2048, 3584: 3072,
-           3585: 4096, 4097: 4096, 8192: 4096}
+           3585: 4096, 4097: 4096, 5000: 4096, 8192: 4096}
 
 
 @pytest.mark.parametrize("deployment", [*QWEN, SGLANG])
@@ -32,6 +33,10 @@ def test_a_tie_follows_the_order_of_the_file() -> None:
     row = {"BLOCK_SIZE_M": 16}
     assert nearest_row({2: row, 4: row}, 3) == 2
     assert nearest_row({4: row, 2: row}, 3) == 4
+    shipped = dict.fromkeys((3328, 1024, 3072, 256, 768, 1792, 2560, 2816, 3584, 1536, 2048, 512, 3840, 1280, 2304,
+                             4096), row)  # E=16, N=3200, H100, fp8, in both engines
+    assert {m: nearest_row(shipped, m) for m in (896, 640, 1)} == {896: 1024, 640: 768, 1: 256}
+    assert nearest_row({16: row, 64: row, 256: row}, 1) == 16
 
 
 FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
@@ -60,8 +65,9 @@ def test_rows_of_the_h200_table(m: int, expected: tuple[int, ...]) -> None:
     (moe, QWEN[0], 39, 14),
     (moe, QWEN[1], 39, 11),
     (moe, SGLANG, 39, 15),
-    (moe_vllm_stock, QWEN[0], 34, 13),
-    (moe_vllm_stock, QWEN[1], 34, 11),
+    (moe_vllm_stock, QWEN[0], 36, 13),
+    (moe_vllm_stock, QWEN[1], 36, 11),
+    (moe_sglang_stock, SGLANG, 38, 15),
 ])
 def test_moe_at_every_kind_of_token_count(program: Any, deployment: str, points: int, moved: int) -> None:
     """No condition fails unpinned, and the points the token count moves are the solver's batch-dependent ones."""
@@ -147,13 +153,57 @@ def test_moe_facts_that_no_kernel_serves(program: Any, change: Mapping[str, Mapp
     assert any(message in v.message for v in violations)
 
 
-def test_a_quantised_model_needs_a_table() -> None:
+def test_integer_weights_in_groups_need_a_table() -> None:
+    """vLLM's rule for them leaves two block sizes to other kernels; fp8 has a whole rule."""
     facts = changed(QWEN[0], moe={"quantization": "fp8_w8a8"})
     points, violations = run(moe, fact_records(moe, facts), num_tokens=7)
     assert points["up.use_fp8_w8a8"] is points["down.use_fp8_w8a8"] is True and not violations
     del facts["moe"]["table"]
+    assert run(moe, fact_records(moe, facts), num_tokens=7)[1] == []
+    facts["moe"] |= {"quantization": "int4_w4a16", "block_n": 0, "block_k": 64}
     _, violations = run(moe, fact_records(moe, facts), num_tokens=7)
-    assert [v.message for v in violations] == ["the default rule is that of unquantised experts"]
+    assert [v.message for v in violations] == ["a rule without a table exists"]
+
+
+def test_blocks_of_weights_bound_a_block_of_k() -> None:
+    """fp8 with a scale for 128 by 128 weights: vLLM cuts a table's BLOCK_SIZE_K to what shares a scale, has a rule of
+    its own without a table, and swaps operands for low tiles."""
+    facts = changed(QWEN[0], moe={"quantization": "fp8_w8a8", "block_n": 128, "block_k": 64})
+    points, _ = run(moe_vllm_stock, fact_records(moe_vllm_stock, facts), num_tokens=32)
+    assert load(QWEN[0]).facts["moe"]["table"][32]["BLOCK_SIZE_K"] == 128 and points["up.BLOCK_SIZE_K"] == 64
+    assert points["up.SWAP_AB"] is points["down.SWAP_AB"] is True
+    del facts["moe"]["table"]
+    found = [run(moe_vllm_stock, fact_records(moe_vllm_stock, facts), num_tokens=m)[0] for m in (4, 8, 9, 16, 17, 65)]
+    assert [configuration(points, "up") for points in found] == [
+        (16, 64, 64, 1, 4, 4), (16, 64, 64, 1, 4, 3), (16, 128, 64, 1, 4, 3), (16, 128, 64, 1, 4, 3),
+        (16, 128, 64, 32, 4, 3), (64, 128, 64, 32, 4, 3)]
+
+
+def test_the_deterministic_modes_take_one_configuration() -> None:
+    for program, deployment in ((moe_vllm_stock, QWEN[0]), (moe_sglang_stock, SGLANG)):
+        records = fact_records(program, changed(deployment, engine={"deterministic": True}))
+        for m in (1, 33, 4096):
+            points, violations = run(program, records, num_tokens=m)
+            assert configuration(points, "up") == configuration(points, "down") == (64, 64, 32, 8, 4, 3)
+            assert points["combine"] == ("reduce" if program is moe_sglang_stock else "moe_sum") and not violations
+
+
+def test_the_second_gemm_has_a_table_of_its_own() -> None:
+    """Rows at other token counts; the block height stays the first GEMM's, the last value is whether TMA reads."""
+    down = {1: dict.fromkeys(FIELDS, 16) | {"BLOCK_SIZE_M": 128, "num_warps": 4, "num_stages": 2},
+            200: {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8, "USE_TMA": True}}
+    records = fact_records(moe_sglang_stock, changed(SGLANG, moe={"down_table": down}))
+    for m, expected, tma in ((100, (16, 16, 16, 16, 4, 2), False), (101, (16, 64, 32, 8, 4, 3), True)):
+        points, violations = run(moe_sglang_stock, records, num_tokens=m)
+        assert configuration(points, "down") == expected and points["down.use_tma"] is tma and not violations
+        assert configuration(points, "up") == configuration(run(moe, fact_records(moe, SGLANG), num_tokens=m)[0], "up")
+
+
+@pytest.mark.parametrize(("top_k", "m", "combine"), [
+    (1, 1, "none"), (2, 1, "add"), (3, 32, "compiled"), (3, 33, "reduce")])
+def test_sglang_adds_one_or_two_experts_without_a_kernel(top_k: int, m: int, combine: str) -> None:
+    records = fact_records(moe_sglang_stock, changed(SGLANG, moe={"num_experts_per_tok": top_k}))
+    assert run(moe_sglang_stock, records, num_tokens=m)[0]["combine"] == combine
 
 
 def test_the_fused_sum_is_refused() -> None:

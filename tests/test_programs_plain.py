@@ -17,7 +17,8 @@ from programs_support import attention_batch, changed, fact_records, run, varyin
 from detent.lang import knobs
 from detent.programs import fa3
 from detent.programs.attention import attention
-from detent.programs.fa3_vllm_stock import batch_blocks_of, device_splits, fa3_vllm_stock
+from detent.programs.fa3_stock import batch_blocks_of, device_splits
+from detent.programs.fa3_vllm_stock import fa3_vllm_stock
 from detent.programs.moe import moe
 from detent.programs.registry import PROGRAMS
 from detent.runtime.deployment import known, load
@@ -105,7 +106,8 @@ def test_limits_are_the_kernels_256() -> None:
                    for program in (attention, fa3_vllm_stock))
     call = decode(1, 40960, table_width=2560)
     assert run(attention, ours, **call)[0]["num_splits"] == 113
-    blocks = {"batch_blocks": 320, "batch_blocks_one_wg": 320, "own_q_len": 1, "own_kv_len": 40960}
+    blocks = {"batch_blocks": 320, "batch_blocks_one_wg": 320, "own_q_len": 1, "own_kv_len": 40960,
+              "common_prefix": 0}
     del call["table_width"]
     assert run(fa3_vllm_stock, stock, **call, **blocks)[0]["num_splits"] == 109
     many = fact_records(attention, changed(QWEN[0], gpu={"num_sm": 300}, engine={"full_graphs": False}))
@@ -137,7 +139,7 @@ def test_one_prepare_block_covers_992_sequences(program: Any, b: int, pdl: bool)
         points, _ = run(program, facts, **decode(b, 8192))
     else:
         inputs = decode(b, 8192) | {"batch_blocks": 64 * b, "batch_blocks_one_wg": 64 * b, "own_q_len": 1,
-                                    "own_kv_len": 8192}
+                                    "own_kv_len": 8192, "common_prefix": 0}
         del inputs["table_width"]
         points, violations = run(program, facts, **inputs)
         assert not violations and (points["num_splits"] == 1) == (not pdl)
@@ -207,7 +209,7 @@ def test_facts_that_no_kernel_serves(program: Any, change: Mapping[str, Mapping[
     if program is attention:
         inputs["table_width"] = 4
     else:
-        inputs |= {"batch_blocks": 9, "batch_blocks_one_wg": 9, "own_q_len": 1, "own_kv_len": 64}
+        inputs |= {"batch_blocks": 9, "batch_blocks_one_wg": 9, "own_q_len": 1, "own_kv_len": 64, "common_prefix": 0}
     _, violations = run(program, fact_records(program, changed(QWEN[0], **change)), **inputs)
     assert any(message in v.message for v in violations)
 
@@ -221,7 +223,7 @@ def stock_call(records: Mapping[str, Any], own: tuple[int, int], others: list[tu
     group = fa3.rank_group(records["model"], records["parallel"])
     points, violations = run(
         fa3_vllm_stock, records, b=len(lengths), max_seqlen_q=max(q for q, _ in lengths),
-        max_seqlen_k=max(k for _, k in lengths), total_q=sum(q for q, _ in lengths), in_graph=False,
+        max_seqlen_k=max(k for _, k in lengths), total_q=sum(q for q, _ in lengths), in_graph=False, common_prefix=0,
         batch_blocks=batch_blocks_of(lengths, group, 128, 128),
         batch_blocks_one_wg=batch_blocks_of(lengths, group, 64, 128), own_q_len=own[0], own_kv_len=own[1])
     assert not violations
@@ -277,6 +279,7 @@ def test_no_fixed_count_above_one_is_what_the_device_counts() -> None:
 
 def test_totals_smaller_than_the_request_are_refused() -> None:
     records = fact_records(fa3_vllm_stock, QWEN[0])
-    inputs = decode(1, 1024) | {"batch_blocks": 7, "batch_blocks_one_wg": 8, "own_q_len": 1, "own_kv_len": 1024}
+    inputs = decode(1, 1024) | {"batch_blocks": 7, "batch_blocks_one_wg": 8, "own_q_len": 1, "own_kv_len": 1024,
+                                 "common_prefix": 0}
     del inputs["table_width"]
     assert [v.kind for v in run(fa3_vllm_stock, records, **inputs)[1]] == ["assume"]

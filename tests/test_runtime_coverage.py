@@ -123,9 +123,10 @@ def test_problems_name_every_setting_that_is_not_as_it_must_be(engine: str) -> N
     coverage = load(engine)
     values = settled(coverage)
     assert coverage.problems(lambda kind, name: values[kind, name]) == []
-    for each in (*coverage.switches(), *coverage.refusals()):
-        changed = {**values, (each.kind, each.name): "something else"}
-        (problem,) = coverage.problems(lambda kind, name, changed=changed: changed[kind, name])  # type: ignore[misc]
+    settings: list[Switch | Check] = [*coverage.switches(), *coverage.refusals()]
+    for each in settings:
+        (problem,) = coverage.problems(lambda kind, name, each=each: (  # type: ignore[misc]
+            "something else" if (kind, name) == (each.kind, each.name) else values[kind, name]))
         assert problem.startswith(f"{each.name} is 'something else'") and "\n" not in problem
         assert f"({', '.join(each.rows)})" in problem and each.why in problem
 
@@ -217,7 +218,8 @@ def test_a_small_table(tmp_path: Path) -> None:
     (HEAD + REFUSE.replace('["moe"]', '[{ option = "x", allowed = 1 }]'), "allowed is a list"),
     (HEAD + REFUSE.replace('["moe"]', '[{ option = "x", at_most = "1" }]'), "at_most is a number"),
     (HEAD + SET.replace('["moe"]', '[{ option = "x", value = 1 }]')
-     + SET.replace("01", "02").replace('["moe"]', '[{ option = "x", value = 2 }]'), "rows X-01 and X-02 set x differently"),
+     + SET.replace("01", "02").replace('["moe"]', '[{ option = "x", value = 2 }]'),
+     "rows X-01 and X-02 set x differently"),
     (HEAD + SET.replace('["moe"]', '[{ option = "x", value = 1 }]')
      + REFUSE.replace("01", "02").replace('["moe"]', '[{ option = "x", allowed = [2] }]'),
      "row X-02 refuses what row X-01 sets: x = 1"),

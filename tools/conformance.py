@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ RESULTS = ROOT / "results" / "conformance.json"
 PLACE = re.compile(r"(<!-- begin (\w+): [^\n]* -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
-def table(header: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Markdown; numbers with thousands apart."""
-    cells = [header, tuple("---" if name[0] != ">" else "---:" for name in header),
+    cells: list[Sequence[str]] = [header, tuple("---" if name[0] != ">" else "---:" for name in header),
              *(tuple(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row) for row in rows)]
-    return "\n".join(f"| {' | '.join(str(cell).lstrip('>') for cell in row)} |" for row in cells)
+    return "\n".join(f"| {' | '.join(cell.lstrip('>') for cell in row)} |" for row in cells)
 
 
 def tables(results: dict[str, Any]) -> dict[str, str]:

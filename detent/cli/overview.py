@@ -67,12 +67,16 @@ def overview(programs: Sequence[str], deployments: Sequence[Deployment], progres
 
 
 def _solved(jobs: list[Job], memory: _Memory, progress: Callable[[str], None], workers: int) -> Iterator[Cell]:
-    """The jobs' cells in the order in which they are done."""
+    """The jobs' cells in the order in which they are done.
+
+    Before a job begins the cache is looked at again: a deployment that differs in nothing the program reads may have
+    been solved meanwhile.
+    """
     waiting = list(jobs)
     if len(waiting) < 2 or workers < 2:
         for done, job in enumerate(waiting):
             progress(f"{done} of {len(jobs)}, {_name(job)}")
-            yield memory.cell(job, _solve(*_told(job, memory)))
+            yield memory.find(*job) or memory.cell(job, _solve(*_told(job, memory)))
         return
     import multiprocessing
     from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -86,7 +90,6 @@ def _solved(jobs: list[Job], memory: _Memory, progress: Callable[[str], None], w
             while waiting or running:
                 while waiting and len(running) < workers:
                     job = _next(waiting, list(running.values()))
-                    # A deployment that differs in nothing the program reads may have been solved meanwhile.
                     found = memory.find(*job)
                     if found is not None:
                         done += 1
