@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -148,8 +149,10 @@ def _knob(ev: Evaluator, name: Any, values: Any, default: Any = None) -> Any:
     default = choices[0] if default is None and choices else default
     for value in (*choices, default):
         known(ev, value, "a knob's value")
+    if any(isinstance(v, float) and not math.isfinite(v) for v in choices):
+        ev.fail(f"knob '{name}' has a value that is not finite", "give it finite numbers")
     if not choices or len({scalar_type(v) for v in choices}) != 1 or len(set(choices)) != len(choices):
-        ev.fail(f"knob '{name}' needs distinct values of one type")
+        ev.fail(f"knob '{name}' needs distinct values of one type", 'write knob("name", (1, 2, 4), default=1)')
     if default not in choices:
         ev.fail(f"knob '{name}': the default {default!r} is not among its values", f"values: {choices}")
     if ev.branches:
@@ -157,7 +160,7 @@ def _knob(ev: Evaluator, name: Any, values: Any, default: Any = None) -> Any:
     old = ev.knobs.get(name)
     if old is not None:
         if old.choices != ValueAttr(choices) or old.default != ValueAttr(default):
-            ev.fail(f"knob '{name}' is declared twice with different values")
+            ev.fail(f"knob '{name}' is declared twice with different values", "declare it once and pass the value on")
         return old.res
     op = structure.KnobOp.create(
         result_types=[TYPES[scalar_type(choices[0])]], location=ev.location,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -39,6 +40,9 @@ def candidates(graph: Graph, sets: Mapping[int, Abstract]) -> dict[int, Candidat
         found[node] = Candidates(ordered(frozenset(graph.data[node].values)), True)
     for node in graph.of_kind("pin"):
         values = sets.get(graph.args[node][0])
+        if isinstance(values, frozenset) and any(isinstance(v, float) and not math.isfinite(v) for v in values):
+            raise UnboundedPin(f"pin '{graph.data[node]}' could be infinite", graph.locations[node],
+                               "exclude infinities before they reach a selection point")
         if isinstance(values, frozenset) and len(values) <= MAX_SET:
             found[node] = Candidates(ordered(values), True)
         else:

@@ -142,7 +142,9 @@ class Emitter:
     def _fold(self, kind: str, operands: Sequence[Any], result: str) -> Any:
         fails = SEMANTICS[kind].fails
         if fails == "zero" and not operands[1]:
-            self.fail("division by zero")
+            span = span_of(self.location)
+            self.fail(f"division by zero in '{span.text}'" if span else "division by zero",
+                      "the divisor follows from facts alone: correct them, or guard the division")
         if fails == "nonfinite" and not math.isfinite(operands[0]):
             self.fail(f"{kind} of {operands[0]}")
         value = evaluate(kind, operands, result)

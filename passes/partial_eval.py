@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from detent.dialects.selir.source import SourceError, span_of
 from detent.dialects.selir.structure import PointsOp, ProgramOp
 from detent.dialects.selir.unbound import FuncOp, ReturnOp
 from detent.passes.evaluator import Evaluator
+from detent.passes.fact_types import allows_none, mismatch
 from detent.passes.static import Unusable, describe, is_scalar
 
 
@@ -39,7 +41,7 @@ class Binding:
             raise DoesNotApply(f"{where} has no facts [{section}], which the program reads",
                                help="the program does not apply to this deployment")
         values = self.facts[section]
-        if name not in values and "None" in declared.replace("|", " ").split():
+        if name not in values and allows_none(declared):
             self.read[section, name] = None  # TOML cannot write None: an optional fact is left out
             return None
         if name not in values:
@@ -47,7 +49,9 @@ class Binding:
             raise SourceError(f"{where} has no fact '{name}' in [{section}]",
                               help=f"did you mean '{close[0]}'?" if close else f"add {name} = ... to [{section}]")
         value = _frozen(values[name])
-        _check(value, declared, f"[{section}] {name}", where)
+        problem = mismatch(value, declared)
+        if problem:
+            raise SourceError(f"{where}: [{section}] {name}: {problem}", help=f"the program declares it {declared}")
         self.read[section, name] = value
         return value
 
@@ -58,15 +62,6 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _frozen(v) for k, v in value.items()}
     return value
-
-
-def _check(value: Any, declared: str, name: str, where: str) -> None:
-    """Declared types are checked for scalars; anything else is checked where it is used."""
-    expected = {"int": int, "bool": bool, "str": str, "float": float}.get(declared.replace(" ", ""))
-    if expected is None:
-        return
-    if type(value) is not expected and not (expected is float and type(value) is int):
-        raise SourceError(f"{where}: {name} = {value!r} is not {declared}", help=f"write a {declared}")
 
 
 def bind(program: ProgramOp, functions: Mapping[str, FuncOp], binding: Binding, *, keep_keys: bool = True,
@@ -103,6 +98,8 @@ def _points(ev: Evaluator, points: Any) -> tuple[list[str], list[Any]]:
             ev.fail(f"selection point {name!r}: {value.message}", value.help)
         if not isinstance(name, str) or not is_scalar(value):
             ev.fail(f"selection point {name!r} is {describe(value)}", "return scalars by name")
+        if isinstance(value, float) and not math.isfinite(value):
+            ev.fail(f"selection point {name!r} is {float(value)}", "return a finite number")
     return list(points), list(points.values())
 
 

@@ -17,6 +17,7 @@ from detent.dialects.selir.structure import IfOp, InputOp, ProgramOp
 from detent.lang.builder import build_module
 from detent.lang.load import load_program
 from detent.passes.control_dependence import flatten_branches
+from detent.passes.fact_types import mismatch
 from detent.passes.flatten import flatten
 from detent.passes.interpret import interpret
 from detent.passes.partial_eval import Binding, DoesNotApply, bind
@@ -244,10 +245,54 @@ def test_refused_with_a_place_and_a_reason(bound: Callable[..., ProgramOp], body
 def test_facts_are_checked_where_they_are_read(bound: Callable[..., ProgramOp]) -> None:
     with pytest.raises(SourceError, match=r"no fact 'n' in \[facts\].*\n.*did you mean 'nn'"):
         bound('return {"a": f.n}', {"facts": {"nn": 1}})
-    with pytest.raises(SourceError, match=r"\[facts\] n = True is not int"):
+    with pytest.raises(SourceError, match=r"\[facts\] n: True is not an int"):
         bound('return {"a": f.n}', {"facts": {"n": True}})
     with pytest.raises(DoesNotApply, match=r"no facts \[facts\]"):
         bound('return {"a": f.n}', {"other": {}})
+
+
+WRONG_FACTS = {
+    "n": ("3", "n: '3' is not an int"),
+    "table": (3, "table: 3 is not a table"),
+    "rows": ([1], "rows: (1,) is not a table"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FACTS)
+def test_facts_of_every_declared_type_are_checked(bound: Callable[..., ProgramOp], name: str) -> None:
+    value, message = WRONG_FACTS[name]
+    with pytest.raises(SourceError) as caught:
+        bound(f'return {{"a": 1 if f.{name} is None else 2}}', {"facts": {**FACTS["facts"], name: value}})
+    assert message in caught.value.message and "deployment demo" in caught.value.message and caught.value.help
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "problem"),
+    [
+        ({1: {"a": 2}}, "Table", ""),
+        (None, "Table | None", ""),
+        ({1: {"a": 2.5}}, "Table", "[1] [a] 2.5 is not an int"),
+        ({"x": {"a": 2}}, "Table | None", "key 'x' is not an int"),
+        ((1, 2), "tuple[int, ...]", ""),
+        ((1, "b"), "tuple[int, ...]", "[1] 'b' is not an int"),
+        ((1, 2), "tuple[int]", "2 elements, not 1"),
+        ((1, 2), "list[int]", ""),
+        ((1, 2), "list", ""),
+        (1, "list", "1 is not a list"),
+        (1, "float", ""),
+        (True, "float", "True is not a number"),
+        (1, "complex", "the declared type complex is not one a fact can have"),
+    ],
+)
+def test_declared_types(value: Any, declared: str, problem: str) -> None:
+    assert mismatch(value, declared) == problem
+
+
+@pytest.mark.parametrize("body", ['return {"a": 1e999}', 'return {"a": knob("k", (1.0, 1e999), default=1.0)}',
+                                  'return {"a": 1e308 * 10}'])
+def test_infinite_values_are_refused(bound: Callable[..., ProgramOp], body: str) -> None:
+    with pytest.raises(SourceError, match="finite"):
+        bound(body)
 
 
 def test_the_result_is_plain_scalars(bound: Callable[..., ProgramOp]) -> None:
