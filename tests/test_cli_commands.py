@@ -44,7 +44,7 @@ def test_select_unpinned_follows_the_batch() -> None:
 
 
 def test_select_reports_conditions_and_enforces_none() -> None:
-    beyond = ["select", "moe", "-d", DEPLOYMENT, "--inputs", "num_tokens=100000000"]
+    beyond = ["select", "moe", "-d", DEPLOYMENT, "--inputs", "num_tokens=10000"]
     found = loaded(*beyond)
     (broken,) = [c for c in found["conditions"] if not c["holds"]]
     assert broken["kind"] == "assume" and found["solved"] is False and len(found["points"]) == 39

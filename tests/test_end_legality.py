@@ -192,7 +192,6 @@ def test_trying_everything_in_plain_python_agrees(tmp_path: Path, switches: Swit
             check_explained(found, plain, assignment, points)
             legal, illegal = legal + (not broken), illegal + bool(broken)
     assert judged > 0.8 * tried_programs and pins > 1.3 * judged
-    print(judged, tried_programs, pins, legal, illegal, rewritten)
     assert legal > 300 and illegal > 300 and rewritten < 0.1 * (legal + illegal)
 
 

@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Region
 
-from detent.dialects.selir.source import Span
+from detent.dialects.selir.source import Span, span_of
 from detent.dialects.selir.structure import ProgramOp, verify_order
 from detent.dialects.selir.unbound import FuncOp, ReturnOp
+from detent.lang.depth import HELP, limited
 from detent.lang.emit import ANY, string, strings
 from detent.lang.errors import CapturedGlobal, NoSelection, RecursionRefused, SourceUnavailable, UnsupportedSyntax
 from detent.lang.flow import parameters
 from detent.lang.globals import LIBRARY, REMEDY, Modules, NotLiteral, frozen, known, loaded
 from detent.lang.parameters import Parameters
+from detent.lang.shim import NOT_A_FAMILY, is_family
 from detent.lang.text import Function, SourceFile
 
 MARK = "__detent_selection__"
@@ -76,21 +78,21 @@ class ModuleBuilder:
         body = Block()
         lowering = Parameters(self, function, source, body)
         self._check_decorators(lowering, function, node)
+        family: str = getattr(function, MARK)
+        if not is_family(family):  # the mark was set by other means than the decorator
+            raise NoSelection(f"'{function.__name__}': {NOT_A_FAMILY.format(family)}", source.name(node))
         program = ProgramOp.create(
             properties={
                 "sym_name": string(self._symbol(function.__name__)),
-                "family": string(getattr(function, MARK)),
+                "family": string(family),
             },
             regions=[Region(body)],
             location=lowering.location(node),
         )
         self.block.add_op(program)
-        lowering.parameters(node)
-        try:
+        with limited(node, source):
+            lowering.parameters(node)
             result = lowering.body(node)
-        except RecursionError:
-            help = "split long chains of early returns or of operators into helpers"
-            raise UnsupportedSyntax(f"'{function.__name__}' nests too deeply", source.name(node), help) from None
         if not lowering.gives_value:
             message = f"'{function.__name__}' returns nothing: it has no selection point"
             help = "return a dict of the selection points: {'name': value}"
@@ -157,7 +159,8 @@ class ModuleBuilder:
             location=lowering.location(node),
         )
         self.block.add_op(func)
-        lowering.emit(ReturnOp, node, (lowering.body(node),), results=())
+        with limited(node, source):
+            lowering.emit(ReturnOp, node, (lowering.body(node),), results=())
         helper.effects, helper.done = frozenset(lowering.effects), True
         self._open.pop()
         return helper
@@ -219,7 +222,11 @@ class ModuleBuilder:
     def finish(self) -> ModuleOp:
         """The module, verified."""
         module = ModuleOp(Region(self.block))
-        verify(module)
+        try:
+            verify(module)
+        except RecursionError:
+            first = self.block.first_op
+            raise UnsupportedSyntax("the program nests too deeply", span_of(first), HELP) from None
         return module
 
 

@@ -70,7 +70,8 @@ class Names(Emitter):
             return Reference(self.names, name, self.names[name])
         if name in vars(builtins):
             return Reference(vars(builtins), name, vars(builtins)[name])
-        candidates = [*self.env, *self.locals, *self.names, *vars(builtins)]
+        ours = (name for name, value in vars(builtins).items() if known(value) is not None)
+        candidates = [*self.env, *self.locals, *self.names, *ours]
         raise self.error(UnknownName, f"'{name}' is not defined", node, _suggest(name, candidates))
 
     def variable(self, node: ast.Name) -> SSAValue:

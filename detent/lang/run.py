@@ -10,13 +10,15 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from hashlib import sha256
 from types import ModuleType
 
 from detent.dialects.selir.source import Span, display_path
+from detent.lang.depth import HELP, text_too_deep
 from detent.lang.errors import LanguageError, ProgramFailed, UnknownProgram
 from detent.lang.globals import SIBLINGS
+from detent.lang.shim import Misuse
 from detent.lang.text import not_python, quiet
 
 _LOCK = threading.RLock()
@@ -50,13 +52,16 @@ def run_text(encoded: bytes, path: str) -> ModuleType:
             code = compile(text, path, "exec", dont_inherit=True)
     except SyntaxError as error:
         raise not_python(error, shown, text) from None
+    except (RecursionError, MemoryError):  # Python's parser has a stack of its own
+        raise text_too_deep(text, shown) from None
     except ValueError as error:  # null bytes
         raise UnknownProgram(f"{shown} is not text: {error}", None, "save it as UTF-8") from None
     name = f"_detent_program_{sha256(path.encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec) if spec is not None else ModuleType(name)
     module.__dict__.update(__file__=path, __detent_name__=os.path.splitext(os.path.basename(path))[0])
-    with _LOCK, _beside(module, os.path.dirname(path)):
+    # What a program prints is no part of what a command answers on standard output.
+    with _LOCK, _beside(module, os.path.dirname(path)), redirect_stdout(sys.stderr):
         try:
             exec(code, vars(module))
         except (Exception, SystemExit) as error:
@@ -104,9 +109,15 @@ def _failure(error: BaseException, path: str, shown: str, text: str) -> Language
     if isinstance(error, SyntaxError) and error.filename and os.path.exists(error.filename):
         with open(error.filename, encoding="utf-8", errors="replace") as file:
             return not_python(error, display_path(error.filename), file.read())
+    if isinstance(error, RecursionError):
+        message, help = "running the file nests too deeply, here or in a module that it imports", HELP
+    elif isinstance(error, Misuse):
+        message, help = str(error), ""
+    else:
+        message, help = f"running the file failed: {type(error).__name__}: {error}", ""
     span = None
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == path and frame.lineno is not None:
             line = text.split("\n")[frame.lineno - 1]
             span = Span(shown, frame.lineno, len(line) - len(line.lstrip()) + 1, line.strip())
-    return ProgramFailed(f"running the file failed: {type(error).__name__}: {error}", span)
+    return ProgramFailed(message, span, help)

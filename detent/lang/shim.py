@@ -52,7 +52,7 @@ else:
         def __getitem__(self, type):
             if type not in (bool, float, int, str, F32):
                 name = getattr(type, "__name__", type)
-                raise TypeError(f"an input is an int, float, f32, bool or str, not {name}; anything else is a fact")
+                raise Misuse(f"an input is an int, float, f32, bool or str, not {name}; anything else is a fact")
             return Marked(self.kind, type)
 
         def __repr__(self):
@@ -198,6 +198,10 @@ f32 = F32
 # ---- conditions and knobs --------------------------------------------------------------------------------------
 
 
+class Misuse(TypeError):
+    """A word of the language used as it cannot be; says what to write instead."""
+
+
 class Violation(Exception):
     """A condition that does not hold. ``kind`` is ``assume`` or ``require``; ``message`` is the program's own, or
     the condition's place where the program gives none."""
@@ -252,7 +256,8 @@ def knob(name: str, values: tuple[T, ...], *, default: T) -> T:
     that is not among ``values``."""
     value: Any = (_settings.get() or {}).get(name, default)
     if value not in values:
-        raise ValueError(f"knob {name!r} takes {', '.join(map(repr, values))}, not {value!r}")
+        raise ValueError(f"knob {name!r} takes {', '.join(map(repr, values))}, not {value!r}; add it to the knob's "
+                         "values, or set one of them")
     return value  # type: ignore[no-any-return]
 
 
@@ -286,7 +291,7 @@ def record(cls: type[T]) -> type[T]:
     fields: dict[str, tuple[str, Any]] = {}
     for name, annotation in cls.__annotations__.items():
         if name in cls.__dict__:
-            raise TypeError(f"{cls.__name__}.{name}: a field has no default; write the value in the deployment")
+            raise Misuse(f"{cls.__name__}.{name}: a field has no default; write the value in the deployment")
         if isinstance(annotation, str):
             annotation = eval(annotation, frame.f_globals, dict(frame.f_locals))
         kind = getattr(annotation, "kind", "fact")
@@ -328,8 +333,23 @@ def record(cls: type[T]) -> type[T]:
     return cls
 
 
-def selection(*, family: str) -> Callable[[Function], Function]:
-    """Mark a function as the selection of a kernel family; it stays an ordinary function."""
+NOT_A_FAMILY = "family={!r} is no name of a kernel family: write letters, digits, '_' and '-', a letter first"
+
+
+def is_family(name: object) -> bool:
+    """Whether a value can be a family's name: it is a key in tuples and part of messages and file names."""
+    return isinstance(name, str) and name.isascii() and name[:1].isalpha() and name.replace("-", "_").isidentifier()
+
+
+def selection(*misplaced: object, family: str = "") -> Callable[[Function], Function]:
+    """Mark a function as the selection of a kernel family; it stays an ordinary function.
+
+    Raises Misuse if it is used without a family, or with one that is no name.
+    """
+    if misplaced or not family:
+        raise Misuse("@selection needs the kernel family by name: write @selection(family=\"norm\")")
+    if not is_family(family):
+        raise Misuse(f"@selection: {NOT_A_FAMILY.format(family)}")
 
     def mark(function: Function) -> Function:
         function.__detent_selection__ = family  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from functools import cached_property
 from types import CodeType, FunctionType
 
 from detent.dialects.selir.source import Span, display_path
+from detent.lang.depth import text_too_deep
 from detent.lang.errors import LanguageError, SourceUnavailable
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -57,6 +58,8 @@ class SourceFile:
                 return ast.parse(self.text, self.path)
         except SyntaxError as error:
             raise not_python(error, self.shown, self.text) from None
+        except (RecursionError, MemoryError):  # Python's parser has a stack of its own
+            raise text_too_deep(self.text, self.shown) from None
 
     @cached_property
     def functions(self) -> dict[tuple[int, str], Function]:
@@ -79,8 +82,11 @@ class SourceFile:
     @cached_property
     def code(self) -> CodeType:
         """The file's code, to see whether a function that runs is the one in the text."""
-        with quiet():
-            return compile(self.tree, self.path, "exec", dont_inherit=True)
+        try:
+            with quiet():
+                return compile(self.tree, self.path, "exec", dont_inherit=True)
+        except RecursionError:
+            raise text_too_deep(self.text, self.shown) from None
 
     def definition(self, function: FunctionType) -> Function:
         """The syntax tree of a function of this file; raises SourceUnavailable if the text has changed since."""

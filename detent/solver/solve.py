@@ -38,6 +38,17 @@ def solve(program: str | Callable[..., Any], deployment: str | Deployment, *, ab
     target = program_of(program)
     facts = load(deployment) if isinstance(deployment, str) else deployment
     cache = store if store is not None else Store()
+    try:
+        return _through(program, target, facts, ablate, cache, progress, started)
+    except RecursionError:  # also of the parser, for the cache's key
+        raise BadInput(f"{target.id} nests too deeply to be solved",
+                       "split it: assign parts of long expressions to names, and move long chains of branches to "
+                       "helper functions") from None
+
+
+def _through(program: str | Callable[..., Any], target: Program, facts: Deployment, ablate: str | None, cache: Store,
+             progress: Progress, started: float) -> Solution:
+    """The solution from the cache, or solved and put there."""
     parts = [("ablate", ablate)] if ablate else []
     found = cache.find_solution(target, facts, parts)
     if isinstance(found, Entry):
@@ -48,11 +59,7 @@ def solve(program: str | Callable[..., Any], deployment: str | Deployment, *, ab
         found = cache.find_solution(target, facts, parts)
         if isinstance(found, Entry):
             return Solution(found, cached=True, seconds=time.perf_counter() - started)
-        try:
-            entry = _solve(program if callable(program) else None, target, facts, ablate, cache, progress)
-        except RecursionError:
-            raise BadInput(f"{target.name} nests too deeply to be solved",
-                           "split long chains of branches into helper functions") from None
+        entry = _solve(program if callable(program) else None, target, facts, ablate, cache, progress)
     return Solution(entry, cached=False, seconds=time.perf_counter() - started)
 
 
