@@ -46,15 +46,31 @@ clean: ## remove what building and testing left here, the environments included
 	rm -rf .venv .venv-engines build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# $(call make-venv,DIR): an environment of PYTHON. Nothing is left in DIR if that is too old, missing or fails.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+define make-venv
+	@$(PYTHON) -c '' 2>/dev/null || { echo "error: $(PYTHON) is no Python; name one: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c '$(NEW_ENOUGH)' || { echo "error: $$($(PYTHON) --version 2>&1) is too old: Detent needs 3.11 or" \
+		"later; name one: make PYTHON=python3.11" >&2; exit 1; }
+	@test -e $(1) && old=y; $(PYTHON) -m venv $(1) || { test "$$old" || rm -rf $(1); echo "error: $(PYTHON) cannot make an environment in $(1)" >&2; exit 1; }
+endef
+
 $(BIN)/python:
-	@$(PYTHON) -m venv $(VENV)
+	$(call make-venv,$(VENV))
+
+define check-venv
+	@$(BIN)/python -c '$(NEW_ENOUGH)' || { echo "error: $(VENV) is of $$($(BIN)/python --version 2>&1), Detent needs 3.11" \
+		"or later; remove $(VENV) or set another VENV" >&2; exit 1; }
+endef
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
+	$(check-venv)
 	@echo "installing detent into $(VENV)"
 	@$(PIP) install --editable .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(check-venv)
 	@echo "installing detent and its developers' tools into $(VENV)"
 	@$(PIP) install --editable '.[dev]'
 	@touch $(VENV)/.run $@
@@ -62,7 +78,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 # The wheels alone: nothing of what they depend on is needed to call their selection, and PyTorch for the CPU is enough.
 $(ENGINES_VENV)/.engines: Makefile
 	@echo "installing PyTorch and the wheels of vLLM and SGLang into $(ENGINES_VENV)"
-	@$(PYTHON) -m venv $(ENGINES_VENV)
+	$(call make-venv,$(ENGINES_VENV))
 	@$(ENGINES_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile torch==2.13.0 numpy pytest
 	@$(ENGINES_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile --no-deps \
 		vllm==0.26.0 sglang==0.5.17

@@ -16,7 +16,8 @@ from detent.dialects.selir.types import TYPES, ValueAttr, constant_key
 from detent.passes.static import F32, is_residual, is_scalar, scalar_type
 
 ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod")
-ORDERED = ("lt", "le", "gt", "ge")
+MAX_BITS = 8192
+"""Larger ints are no setting of any kernel, and Python refuses to print them."""
 
 
 class Emitter:
@@ -52,6 +53,8 @@ class Emitter:
         plain = float(value) if kind == "f32" else value
         key = (kind, constant_key(plain))
         if key not in self._constants:
+            if kind == "int" and value.bit_length() > MAX_BITS:
+                self.fail(f"an int of {value.bit_length()} bits", f"at most {MAX_BITS} bits")
             op = ConstantOp.create(result_types=self._types[kind], properties={"value": ValueAttr(plain)},
                                    location=self.location)
             self.header.append(op)

@@ -15,8 +15,12 @@ settings.load_profile("detent")
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Point the cache, also that of child processes, at a folder of this test run (of this worker under xdist)."""
+    """Point the cache, also that of child processes, at a folder of this test run (of this worker under xdist).
+
+    COLUMNS is unset, as tables would be as wide as it says: pytest-xdist's workers set it, and some shells do.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
         patch.setenv("DETENT_CACHE_DIR", os.fspath(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -242,7 +242,7 @@ def tried(found: Compiled, count: int) -> list[dict[int, Any]]:
                      else rng.choice(domain) for leaf, domain in domains.items()})
     values = (graph.data[node] for node in graph.of_kind("constant"))
     near = sorted({int(value) + step for value in values if type(value) in (int, float) for step in (-1, 0, 1)})
-    completions = 40
+    completions = 25
     for leaf, domain in domains.items():
         for value in near if graph.types[leaf] == "int" else ():
             if value in domain:

@@ -9,6 +9,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from detent import __version__
 from detent.runtime.cache import Store
 from detent.runtime.deployment import Deployment, load
 from detent.runtime.entry import Entry
@@ -85,7 +86,7 @@ def select(rows, masked, stride=256):
     return {"kernel": "short" if small else "long", "splits": splits, "stride": stride, "mask": masked}, broken
 '''
 DOCUMENT: dict[str, Any] = {
-    "format": 1, "detent": "0.1.0", "program": "tile", "family": "tile", "deployment": "toy-h100", "values": 12,
+    "format": 1, "detent": __version__, "program": "tile", "family": "tile", "deployment": "toy-h100", "values": 12,
     "inputs": [
         {"name": "rows", "kind": "unpinnable", "type": "int", "domain": {"range": [1, 1024, 1]},
          "source": at(8, 16, "call.rows")},

@@ -38,7 +38,7 @@ MISTAKES = {
     "missing fact": (BOUND + RETURN, "", "[gpu]\nnum_sms = 132\n",
                      ("no fact 'num_sm' in [gpu]", "did you mean 'num_sms'")),
     "missing section": (BOUND + RETURN, "", "[engine]\nname = 'x'\n", ("has no facts [gpu]", "does not apply")),
-    "wrong type of fact": (BOUND + RETURN, "", "[gpu]\nnum_sm = 'many'\n", ("num_sm = 'many' is not int",)),
+    "wrong type of fact": (BOUND + RETURN, "", "[gpu]\nnum_sm = 'many'\n", ("[gpu] num_sm: 'many' is not an int",)),
     "table key": (BOUND + RETURN, "", "[gpu]\nnum_sm = 132\ntable = { a = { x = 1 } }\n",
                   ("gpu.table", "not an integer")),
     "no domain": (RETURN, "", FACTS, ("tokens", "assume")),
@@ -85,7 +85,10 @@ def test_nothing_wrong_with_the_template(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("arguments", "expected"), [
     (["solve", "atention", "-d", DEPLOYMENT], ["unknown program 'atention'", "did you mean 'attention'?"]),
-    (["solve", "missing.py:f", "-d", DEPLOYMENT], ["unknown program 'missing.py:f'"]),
+    (["solve", "missing.py:f", "-d", DEPLOYMENT], ["unknown program 'missing.py:f'", "there is no file missing.py"]),
+    (["explain", "missing.py", "-d", DEPLOYMENT], ["there is no file missing.py", "give path.py:function"]),
+    (["lint", ".", "-d", DEPLOYMENT], ["unknown program '.'"]),
+    (["solve", "./", "-d", DEPLOYMENT], ["./ is no Python file"]),
     (["solve", "moe", "-d", "qwen3-30b-a3b-tp4-h20"], ["unknown deployment", "did you mean 'qwen3-30b-a3b-tp4-h200'?"]),
     (["solve", "moe", "-d", "missing.toml"], ["missing.toml: No such file"]),
     (["solve", "moe", "-d", "llama-3.1-70b-tp4-h200"], ["has no facts [moe]", "does not apply to this deployment"]),
@@ -99,6 +102,7 @@ def test_nothing_wrong_with_the_template(tmp_path: Path) -> None:
     (["select", "moe", "-d", DEPLOYMENT], ["no value for num_tokens", "for example: --inputs num_tokens=1"]),
     (["select", "moe", "-d", DEPLOYMENT, "--inputs", "num_token=1"], ["did you mean 'num_tokens'?"]),
     (["select", "moe", "-d", DEPLOYMENT, "--inputs", "num_tokens=1.5"], ["num_tokens is '1.5'", "write an integer"]),
+    (["select", "moe", "-d", DEPLOYMENT, "--inputs", f"num_tokens={'9' * 5000}"], ["… (5,000 characters); write an"]),
     (["select", "moe", "-d", DEPLOYMENT, "--inputs", "num_tokens"], ["'num_tokens' gives no input a value"]),
     (["select", "moe", "-d", DEPLOYMENT, "--inputs", "num_tokens=1,num_tokens=2"], ["num_tokens is given twice"]),
     (["select", "moe", "-d", DEPLOYMENT, "--inputs", "num_tokens=1", "--tuple", "no.json"], ["no.json: No such file"]),
@@ -111,6 +115,26 @@ def test_mistakes_on_the_command_line(arguments: list[str], expected: list[str])
     line = refused(*arguments)
     for fragment in expected:
         assert fragment in line
+
+
+def test_a_file_without_its_function_is_told_which_it_has(tmp_path: Path) -> None:
+    program, deployment = written(tmp_path, BOUND + RETURN, "", FACTS)
+    path = program.removesuffix(":own")
+    assert refused("solve", path, "-d", deployment) == (
+        f"unknown program {path!r}: it names no function of the file; write {path}:own")
+
+
+@pytest.mark.parametrize(("decorator", "expected"), [
+    ("@selection", "@selection needs the kernel family by name"),
+    ("@selection()", 'write @selection(family="norm")'),
+    ("@selection(family=3)", "family=3 is no name of a kernel family"),
+    ("@selection(family='a b/c.d')", "write letters, digits, '_' and '-'")])
+def test_a_family_that_is_none(decorator: str, expected: str, tmp_path: Path) -> None:
+    program, deployment = written(tmp_path, BOUND + RETURN, "", FACTS)
+    path = Path(program.removesuffix(":own"))
+    path.write_text(path.read_text(encoding="utf-8").replace('@selection(family="own")', decorator), encoding="utf-8")
+    line = refused("solve", program, "-d", deployment)
+    assert "own.py:13:" in line and expected in line and "TypeError" not in line
 
 
 def test_debug_shows_the_traceback_before_the_line() -> None:

@@ -86,4 +86,43 @@ def test_a_tuple_for_another_deployment_selects_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tuple.json"
     done("tuple", "new", "-d", "qwen3-30b-a3b-tp4-h100", path)
     line = refused("select", "moe", "-d", DEPLOYMENT, "--inputs", "num_tokens=1", "--tuple", path)
-    assert "deployment: the tuple has qwen3-30b-a3b-tp4-h100" in line and "write one with detent tuple new" in line
+    assert f"{path}: deployment: the tuple has qwen3-30b-a3b-tp4-h100" in line
+    assert f"write one: detent tuple new --deployment {DEPLOYMENT} FILE" in line
+
+
+def test_a_tuple_for_other_families_is_told_apart_by_its_deployment(tmp_path: Path) -> None:
+    path = tmp_path / "tuple.json"
+    llama = "llama-3.1-70b-tp4-h200"
+    done("tuple", "new", "-d", DEPLOYMENT, "--program", "attention", "--program", "moe", path)
+    other = invoke("tuple", "check", "-d", llama, "--program", "attention", path)
+    assert other.exit_code == 1 and f"deployment: the tuple has {DEPLOYMENT}, found {llama}" in other.stdout
+    assert "not compared here: family moe" in done("tuple", "check", "--program", "attention", path)
+    done("tuple", "new", "-d", llama, "--program", "attention", path)
+    line = refused("select", "moe", "-d", DEPLOYMENT, "--inputs", "num_tokens=1", "--tuple", path)
+    assert f"{path}: deployment: the tuple has {llama}" in line
+
+
+def test_check_compares_versions_and_says_what_it_cannot(tmp_path: Path) -> None:
+    path = tmp_path / "tuple.json"
+    done("tuple", "new", "-d", DEPLOYMENT, "--program", "moe", path)
+    commitment = CommitmentTuple.load(str(path))
+    old = CommitmentTuple(commitment.deployment, commitment.families, {**commitment.environment, "detent": "0.0.9"})
+    old.write(str(path))
+    result = invoke("tuple", "check", "--program", "moe", path)
+    assert result.exit_code == 1 and "1 difference\n  environment.detent: the tuple has 0.0.9" in result.stdout
+    line = refused("select", "moe", "-d", DEPLOYMENT, "--inputs", "num_tokens=1", "--tuple", path)
+    assert "environment.detent" in line
+    renamed = {"moe": {**commitment.families["moe"], "program": "other"}}
+    CommitmentTuple(commitment.deployment, renamed, commitment.environment).write(str(path))
+    result = invoke("tuple", "check", "--program", "moe", path)
+    assert result.exit_code == 1 and "moe.program: the tuple has other, found moe" in result.stdout
+    commitment.bind({"gpu": "H100"}).write(str(path))
+    assert "not compared here: gpu" in done("tuple", "check", "--program", "moe", path)
+    assert loaded("tuple", "check", "--program", "moe", path)["not_compared"] == ["gpu"]
+
+
+def test_a_deployment_that_is_a_file_has_to_be_given(tmp_path: Path) -> None:
+    path = tmp_path / "tuple.json"
+    CommitmentTuple("box", {}, {}).write(str(path))
+    assert "give its TOML file with --deployment" in refused("tuple", "check", path)
+    assert "Is a directory; name a file" in refused("tuple", "new", "-d", DEPLOYMENT, "--program", "moe", tmp_path)

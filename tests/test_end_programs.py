@@ -28,7 +28,7 @@ DEPLOYMENTS = [*LLAMA, *QWEN, SGLANG]
 APPLY = {"attention": DEPLOYMENTS, "fa3-vllm-stock": [*LLAMA, *QWEN], "fa3-sglang-stock": [SGLANG],
          "fa3-upstream-stock": [LLAMA[0], SGLANG], "moe": [*QWEN, SGLANG], "moe-vllm-stock": QWEN,
          "moe-sglang-stock": [SGLANG]}
-RANDOM = 200
+RANDOM = 100
 """Inputs of each kind drawn for a program on one deployment."""
 
 

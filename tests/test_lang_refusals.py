@@ -211,6 +211,9 @@ def test_a_selection_without_points(tmp_path: Path) -> None:
 
 def test_a_similar_name_is_suggested(tmp_path: Path) -> None:
     assert "did you mean 'facts'?" in refused(tmp_path, program("return {'x': «facst».n}")).help
+    # Only names that the language has are proposed: open() is none of them.
+    assert "open" not in refused(tmp_path, program("return {'x': «opem»}")).help
+    assert "did you mean 'sorted'?" in refused(tmp_path, program("return {'x': «sortd»((1, 2))[0]}")).help
     assert "did you mean 'ceil'?" in refused(tmp_path, program("return {'x': «math.ceill»(1)}")).help
 
 
@@ -226,7 +229,7 @@ def test_too_many_copies_of_a_continuation(tmp_path: Path) -> None:
 
 def test_nesting_beyond_pythons_recursion_limit(tmp_path: Path) -> None:
     returns = "\n".join(f"    if x < {n}:\n        return {n}" for n in range(1500))
-    text = program("return {'x': f(facts.n)}", f"def f(x):\n{returns}\n    return -1").replace("choose", "«choose»", 1)
+    text = program("return {'x': f(facts.n)}", f"def f(x):\n{returns}\n    return -1").replace("def f(", "def «f»(", 1)
     error = refused(tmp_path, text)
     assert type(error) is UnsupportedSyntax
-    assert error.message == "'choose' nests too deeply"
+    assert error.message == "'f' nests too deeply" and error.help.startswith("split it")

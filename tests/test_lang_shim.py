@@ -36,6 +36,7 @@ from detent.lang import (
     require,
     selection,
 )
+from detent.lang.shim import Misuse, is_family
 
 
 def bits(value: float) -> int:
@@ -293,3 +294,16 @@ def test_importing_the_language_is_cheap(root: Path) -> None:
 
 def test_f32_rounds_nan_and_infinity_to_themselves() -> None:
     assert math.isnan(f32(math.nan)) and f32(math.inf) == math.inf
+
+
+@pytest.mark.parametrize("family", [3, "", "a b/c.d", "7up", "é", "-a", None])
+def test_a_family_is_a_name(family: Any) -> None:
+    with pytest.raises(Misuse, match="family"):
+        selection(family=family)
+    assert is_family("rms-norm_2") and not is_family(family)
+
+
+def test_a_selection_without_its_family() -> None:
+    for misuse in (lambda: selection(len), lambda: selection()):  # type: ignore[arg-type,call-arg]
+        with pytest.raises(Misuse, match=r'write @selection\(family="norm"\)'):
+            misuse()

@@ -8,8 +8,8 @@ import pytest
 
 from detent.lang.builder import build_module
 from detent.lang.load import load_program
-from detent.passes.errors import UnboundedInput
 from detent.passes.check_failures import Reachable
+from detent.passes.errors import UnboundedInput
 from detent.solver.compiled import Compiled, compile_program
 
 HEAD = """
@@ -47,7 +47,7 @@ def compiled(tmp_path: Path, body: str) -> Compiled:
         ('return {"a": f.table[call.x]["a"]}', "a key that the table does not have at x="),
         ('return {"a": 1 if call.x > 3 and 10 // (call.x - 4) > 2 else 0}', "division by zero at x=4"),
         ('return {"a": ceil(f32(1e38) * f32(call.x)) > 5}', "ceil of a number that is not finite at x="),
-        ('big = ' + " * ".join(["(call.y + 1)"] * 60) + '\nreturn {"a": f32(big) > 2.0}', "an int too large for a float"),
+        (f'big = {" * ".join(["(call.y + 1)"] * 60)}\nreturn {{"a": f32(big) > 2.0}}', "an int too large for a float"),
     ],
 )
 def test_reachable_failures_are_refused_with_a_witness(tmp_path: Path, body: str, message: str) -> None:

@@ -288,6 +288,11 @@ def test_declared_types(value: Any, declared: str, problem: str) -> None:
     assert mismatch(value, declared) == problem
 
 
+def test_absurd_ints_are_refused(bound: Callable[..., ProgramOp]) -> None:
+    with pytest.raises(SourceError, match="an int of 20481 bits"):
+        bound('k = 2 ** 4096\nreturn {"a": k * k * k * k * k}')
+
+
 @pytest.mark.parametrize("body", ['return {"a": 1e999}', 'return {"a": knob("k", (1.0, 1e999), default=1.0)}',
                                   'return {"a": 1e308 * 10}'])
 def test_infinite_values_are_refused(bound: Callable[..., ProgramOp], body: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from runtime_fixture import DEFAULT, DOCUMENT, GRAPH, TEMPLATE, UNPINNED, Project
 
-from detent.runtime import lock, records, shelf, sources
+from detent.runtime import lock, place, records, shelf, sources
 from detent.runtime.cache import Store
 from detent.runtime.deployment import load
 from detent.runtime.entry import Entry, Miss
@@ -119,6 +120,7 @@ MISSES: list[tuple[str, Callable[[Project], None], str]] = [
      'facts.moe.table[64]: {"warps":8,"stages":3} -> absent; facts.moe.table[65]: absent -> {"warps":8,"stages":3}'),
     ("order of a table's keys", lambda p: p.edit(p.toml, f"{ROW_1}, {ROW_64}", f"{ROW_64}, {ROW_1}"),
      "facts.moe.table: order of keys: [1, 64] -> [64, 1]"),
+    ("engine version gone", lambda p: p.edit(p.toml, 'version = "1.0"\n', ""), 'facts.engine.version: "1.0" -> absent'),
     ("engine version", lambda p: p.edit(p.toml, '"1.0"', '"1.1"'), 'facts.engine.version: "1.0" -> "1.1"'),
 ]
 
@@ -128,6 +130,42 @@ def test_miss_after(project: Project, name: str, change: Callable[[Project], Non
     project.put()
     change(project)
     assert "; ".join(reasons(project)) == told
+
+
+def test_miss_for_a_version_of_an_engine_that_was_not_named(project: Project) -> None:
+    project.edit(project.toml, '[engine]\nname = "toyengine"\nversion = "1.0"\n', "")
+    first = project.put()
+    assert hit(project).key == first.key and "engine.version" not in first.document["facts"]
+    project.edit(project.toml, "[gpu]", '[engine]\nversion = "1"\n[gpu]')
+    assert reasons(project) == ['facts.engine.version: absent -> "1"']
+    second = project.put()
+    assert hit(project).key == second.key != first.key
+    project.edit(project.toml, 'version = "1"', 'version = "2"')
+    assert isinstance(find(project), Miss)
+
+
+def test_miss_for_another_file(project: Project) -> None:
+    project.put()
+    copy = project.folder / "other.py"
+    copy.write_text(project.main.read_text())
+    program = sources.resolve(f"{copy}:tile")
+
+    def told() -> list[str]:
+        miss = project.store().find_solution(program, project.deployment())
+        assert isinstance(miss, Miss)
+        return [str(change) for change in miss.reasons]
+
+    assert told() == ["file: tile.py -> other.py"]
+    project.edit(copy, "call.rows <= 512", "call.rows <= 656")
+    assert told() == ["file: tile.py -> other.py", "program text: other.py changed"]
+
+
+def test_an_entry_has_the_name_that_was_asked_for(project: Project) -> None:
+    project.put()
+    program = sources.Program("tiles", str(project.main), "tile")
+    found = project.store().find_solution(program, project.deployment())
+    assert isinstance(found, Entry) and found.document["program"] == found.program == "tiles"
+    assert project.store().why(program, project.deployment()) == []
 
 
 def test_miss_after_any_change_of_detents_sources(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,14 +287,25 @@ def test_damaged_solutions_are_discarded(project: Project, damage: Callable[[Pat
     hit(project)
 
 
-@pytest.mark.parametrize("suffix", FILES[1:3])
-def test_damaged_payloads_are_discarded_with_their_entry(project: Project, suffix: str) -> None:
+@pytest.mark.parametrize("body", [True, False])
+@pytest.mark.parametrize(("damage", "told"), [(flip_last, "does not match"), (Path.unlink, "is missing")])
+@pytest.mark.parametrize("suffix", FILES[1:])
+def test_damaged_payloads_are_discarded_with_their_entry(
+        project: Project, suffix: str, damage: Callable[[Path], object], told: str, body: bool) -> None:
     project.put()
-    flip_last(stored(project, suffix))
-    entry = hit(project)
-    with pytest.warns(CacheWarning, match=f"its {suffix} does not match"):
-        assert (entry.graph() if suffix == "graph.json" else entry.unpinned()) is None
+    damage(stored(project, suffix))
+    with pytest.warns(CacheWarning, match=f"its {suffix} {told}"):
+        found = find(project, body=body)
+        assert isinstance(found, Miss) if body else isinstance(found, Entry) and found.payload(suffix) is None
     assert isinstance(find(project), Miss)
+    assert not list((project.cache / "solutions").glob("*/*"))
+
+
+def test_a_found_entry_outlives_its_files(project: Project) -> None:
+    project.put()
+    entry = hit(project)
+    assert project.store().clear() == 1
+    assert entry.graph() == GRAPH and entry.unpinned() == UNPINNED
 
 
 @pytest.mark.parametrize("suffix", FILES[1:])
@@ -322,8 +371,60 @@ def test_directory_of_another_user_is_not_used(project: Project, monkeypatch: py
 
 def test_directory_that_cannot_be_made(project: Project) -> None:
     project.cache.write_text("a file")
-    with pytest.warns(CacheWarning, match="cannot be made a cache directory"):
+    with pytest.warns(CacheWarning, match=r"cannot be made a cache directory \(.*\); set DETENT_CACHE_DIR") as told:
+        assert not project.store().usable and not project.store().usable
+    assert len(told) == 1
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, path: Path, uid: int) -> None:
+    """Make a folder look as if another user owned it."""
+    real = os.stat
+
+    def stat(name: str, **options: bool) -> os.stat_result:
+        found = real(name, **options)
+        if os.path.abspath(name) != str(path):
+            return found
+        return os.stat_result([uid if i == 4 else value for i, value in enumerate(found[:10])])
+
+    monkeypatch.setattr(os, "stat", stat)
+
+
+@pytest.mark.parametrize("folder", place.FOLDERS)
+def test_a_folder_that_is_not_ours_switches_the_cache_off(
+        project: Project, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    project.put()
+    path = project.cache / folder
+    path.mkdir(exist_ok=True)
+    spoil(monkeypatch, path, 4711)
+    with pytest.warns(CacheWarning, match=f"{folder} belongs to another user; remove it or set DETENT_CACHE_DIR"):
+        store = project.store()
+    assert isinstance(store.find_solution(project.program(), project.deployment()), Miss)
+    with store.lock("x"):
+        assert project.put(store).graph() == GRAPH
+    monkeypatch.undo()
+    path.chmod(0o770)
+    with pytest.warns(CacheWarning, match=f"{folder} can be written by others"):
         assert not project.store().usable
+    shutil.rmtree(path)
+    path.write_text("a file")
+    with pytest.warns(CacheWarning, match=f"{folder} is not a folder"):
+        assert not project.store().usable
+
+
+def test_folders_that_turn_unreadable_cost_only_warnings(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, scandir = project.store(), os.scandir
+
+    def refuse(path: str) -> object:
+        if path.startswith(store.shelf.solutions_folder):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.warns(CacheWarning, match="solutions/.*: not read .Permission denied.; remove it"):
+        assert isinstance(store.find_solution(project.program(), project.deployment()), Miss)
+    (project.cache / "locks").write_text("a file")
+    with pytest.warns(CacheWarning, match="locks: no lock"), store.lock("x") as lock:
+        assert lock.path is None
 
 
 def test_where_the_directory_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -341,7 +442,7 @@ def test_a_full_disk_costs_only_a_warning(project: Project, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     store = project.store()
-    monkeypatch.setattr(shelf, "write_atomic", full)
+    monkeypatch.setattr(shelf, "replace_file", full)
     with pytest.warns(CacheWarning, match="the solution is not stored .No space left"):
         assert project.put(store).graph() == GRAPH
 
@@ -368,10 +469,18 @@ def test_list_and_clear(project: Project) -> None:
     assert (solution["kind"], solution["program"], solution["deployment"]) == ("solution", "tile", "toy-h100")
     assert solution["bytes"] == sum(stored(project, suffix).stat().st_size for suffix in FILES)
     assert selector["kind"] == "selector" and selector["assignment"] == DEFAULT and selector["key"] == entry.key
-    mine = project.cache / "solutions" / "mine.txt"
-    mine.write_text("not Detent's")
-    assert store.clear() == 2 and store.entries() == []
-    assert [path.name for path in project.cache.rglob("*") if path.is_file()] == ["mine.txt"]
+    folder = stored(project, "solution").parent
+    with store.lock("held") as lock:
+        assert lock.path is not None
+        Path(f"{folder}/{solution['path'].rpartition('/')[2]}.12.0123abcd.tmp").write_text("left by a killed process")
+        mine = [project.cache / name for name in (
+            "solutions/mine.txt", "locks/my.lock", "normalised/z", "normalised/mine.tmp", "mine.solution")]
+        mine += [folder / "mine.solution", folder / "mine.selector", folder / "0.txt"]
+        for path in mine:
+            path.write_text("not Detent's")
+        assert store.entries() == [solution, selector]
+        assert store.clear() == 2 and store.entries() == []
+        assert {path for path in project.cache.rglob("*") if path.is_file()} == set(mine)
 
 
 def test_number_of_entries_is_bounded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

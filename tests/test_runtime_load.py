@@ -46,8 +46,13 @@ def test_illegal_values_and_foreign_tuples(project: Project) -> None:
     with pytest.raises(NotLegal, match="tile.py:12: require"):
         get(project, {"small": True, "splits": 1, "stride": 128})
     tuple_ = CommitmentTuple.new("toy-h200", {"tile": {**entry.document, "program_key": "b" * 64}})
-    with pytest.raises(TupleMismatch, match="deployment: the tuple has toy-h200, found toy-h100; tile.program"):
+    with pytest.raises(TupleMismatch, match="deployment: the tuple has toy-h200, found toy-h100; tile.program") as told:
         get(project, tuple_)
+    assert told.value.remedy.endswith(
+        f"detent tuple new --deployment {project.toml} --program {project.main}:tile FILE")
+    old = CommitmentTuple.new("toy-h100", {"tile": entry.document}, environment={"detent": "0.0.9"})
+    with pytest.raises(TupleMismatch, match="environment.detent: the tuple has 0.0.9"):
+        get(project, old)
     assert len(project.store().entries()) == 1
 
 

@@ -11,7 +11,7 @@ from runtime_fixture import DEFAULT, UNPINNED, document
 
 from detent.dialects.selir import semantics
 from detent.runtime import selector as selectors
-from detent.runtime.errors import BadInput, DetentError, NotLegal, UnknownName, Violation
+from detent.runtime.errors import BadInput, DetentError, NoCandidate, NotLegal, UnknownName, Violation
 from detent.runtime.repin import Repin, repin
 from detent.runtime.selector import Selector, UnpinnedSelector
 
@@ -95,6 +95,39 @@ def test_inputs_are_checked_against_the_signature(selector: Selector) -> None:
     assert selector(Indexed(5), True) is selector(5, True)
 
 
+def test_memory_tells_equal_values_of_other_types_apart(selector: Selector) -> None:
+    assert selector(1, True) is selector(1, True)
+    for bad in ((True, True), (1.0, True), (1, 1), (1, 1.0), ([1], True)):
+        with pytest.raises(BadInput, match="pass one of type"):
+            selector(*bad)
+    for count in (0, 1, 3):
+        with pytest.raises(BadInput, match="takes 2 inputs"):
+            selector(*[1] * count)
+    free = UnpinnedSelector(document(), UNPINNED)
+    assert free(1, True) is free(1, True)
+    with pytest.raises(BadInput):
+        free(True, True)
+
+
+def test_a_selector_is_one_and_says_what_it_is(selector: Selector) -> None:
+    assert isinstance(selector, Selector) and type(selector).__name__ == "Selector"
+    assert type(selector) is type(Repin(document())({**DEFAULT, "splits": 2}))
+    constant = Selector("p", [], [("y", "int")], [], "def select():\n    return {'y': 1}\n", {})
+    assert constant() is constant() and constant()["y"] == 1
+    with pytest.raises(BadInput, match="takes 0 inputs"):
+        constant(1)
+
+
+def test_long_values_are_cut_in_messages(selector: Selector) -> None:
+    with pytest.raises(Violation, match="rows=<int>, masked=True"):
+        selector(10 ** 5000, True)
+    with pytest.raises(BadInput) as caught:
+        selector("x" * 10_000, True)
+    assert len(str(caught.value)) < 200
+    with pytest.raises(BadInput, match="input x is <int> of type int"):
+        Selector("p", [("x", "float")], [], [], "def select(x):\n    return {}\n", {})(10 ** 5000)
+
+
 def test_memory_is_bounded_and_recent_inputs_stay(selector: Selector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selectors, "SEEN", 8)
     calls: list[int] = []
@@ -117,8 +150,8 @@ def test_float_points_that_compare_equal_are_kept_apart() -> None:
     source = "def select(x):\n    return {'y': x}\n"
     selector = Selector("p", [("x", "float")], [("y", "float")], [], source, {})
     assert str(selector(0.0)["y"]) == "0.0"
-    selector._seen.clear()
     assert str(selector(-0.0)["y"]) == "-0.0"
+    assert str(selector(0.0)["y"]) == "0.0"
 
 
 @pytest.mark.parametrize("value", [0.1, -0.0, 16777217.0, 3.5e38, -1e39, float("inf"), 1e-46])
@@ -155,6 +188,8 @@ def test_repin_refuses_what_is_no_assignment() -> None:
         make({**DEFAULT, "stride": 64})
     with pytest.raises(NotLegal, match="tile.splits: True is no value"):
         make({**DEFAULT, "splits": True})
+    with pytest.raises(NoCandidate, match=r"tile.splits: \[1\] is no value"):
+        make({**DEFAULT, "splits": [1]})
     with pytest.raises(NotLegal, match="tile.small: 1 is no value"):
         make({**DEFAULT, "small": 1})
     with pytest.raises(UnknownName, match="unknown pin or knob 'split'; did you mean 'splits'"):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from runtime_fixture import DEFAULT, document
 
+from detent import __version__
+from detent.runtime.encoding import write_atomic
 from detent.runtime.errors import BadFile, DetentError, NotLegal, TupleMismatch, UnknownName
 from detent.runtime.tuple import ENVIRONMENT, CommitmentTuple, Difference, check
 
@@ -102,7 +105,35 @@ def test_check_names_the_part() -> None:
         "tile.facts.limits.rows: the tuple has 1024, found 512",
         "environment.torch: the tuple has 2.9, found 2.10"]
     elsewhere = {**document(), "deployment": "toy-h200"}
-    assert check(tuple_, {"tile": elsewhere}) == [Difference("deployment", "toy-h100", "toy-h200")]
+    moved = Difference("deployment", "toy-h100", "toy-h200")
+    assert check(tuple_, {"tile": elsewhere}) == [moved]
+    renamed = {**document(), "program": "tiles"}
+    assert check(tuple_, {"tile": renamed}) == [Difference("tile.program", "tile", "tiles")]
+    assert check(tuple_, {"norm": {**elsewhere, "family": "norm", "program": "norm"}}) == [
+        moved, Difference("families.tile", "tile", None), Difference("families.norm", None, "norm")]
+
+
+def test_detents_version_is_always_compared() -> None:
+    old = new(environment={"detent": "0.0.9"})
+    told = Difference("environment.detent", "0.0.9", __version__)
+    assert check(old, {"tile": document()}) == [told]
+    for fails in (lambda: old.bind(FULL), lambda: old.assignment_for(document(), "tile.py:tile", "toy-h100")):
+        with pytest.raises(TupleMismatch) as caught:
+            fails()
+        assert caught.value.differences == [told]
+    assert new(environment={"detent": None}).bind({}).environment["detent"] == __version__
+
+
+def test_assignment_for_names_the_command() -> None:
+    tuple_ = new()
+    assert tuple_.assignment_for(document(), "tile.py:tile", "toy-h100") == DEFAULT
+    with pytest.raises(TupleMismatch) as caught:
+        tuple_.assignment_for({**document(), "deployment": "box", "family": "norm"}, "my fam/norm.py:norm", "a b.toml")
+    assert caught.value.differences == [Difference("deployment", "toy-h100", "box")]
+    assert caught.value.remedy.endswith(
+        "detent tuple new --deployment 'a b.toml' --program 'my fam/norm.py:norm' FILE")
+    with pytest.raises(DetentError, match="families lacks norm, it has tile; .* --deployment toy-h100 FILE"):
+        tuple_.assignment_for({**document(), "family": "norm"}, "norm", "toy-h100")
 
 
 def test_check_refuses_what_no_solution_has() -> None:
@@ -121,10 +152,15 @@ def test_check_refuses_what_no_solution_has() -> None:
         check(changed(pins={"small": True, "splits": 3}), solutions)
     with pytest.raises(NotLegal, match="splits=1, stride=128 is not legal: tile.py:12: require"):
         check(changed(pins={"small": True, "splits": 1}, knobs={"stride": 128}), solutions)
-    with pytest.raises(UnknownName, match="unknown family 'tile'; did you mean 'tiles'"):
-        check(new(), {"tiles": document()})
-    with pytest.raises(DetentError, match="families lacks norm; .*detent tuple new --deployment toy-h100"):
-        check(new(), {**solutions, "norm": document()})
+    with pytest.raises(DetentError, match="nothing to compare family tile with, .* there is norm; .*--program"):
+        check(new(), {"norm": {**document(), "family": "norm"}})
+    norm = {**document(), "family": "norm"}
+    with pytest.raises(DetentError, match="families lacks norm; .*detent tuple new"):
+        check(new(), {**solutions, "norm": norm})
+    both = CommitmentTuple.new("toy-h100", {**solutions, "norm": norm})
+    assert check(both, solutions, whole=False) == []
+    with pytest.raises(DetentError, match="nothing to compare family norm with"):
+        check(both, solutions)
 
 
 def test_bad_choices() -> None:
@@ -144,6 +180,11 @@ def test_bad_choices() -> None:
     (lambda c: c["families"]["tile"]["pins"].update(splits=2), "hash: the tuple has .* it was edited"),
     (lambda c: c.update(hash="0"), "hash: the tuple has 0"),
     (lambda c: c.update(format=2), "format 2; this Detent reads format 1"),
+    (lambda c: c.update(format=True), "format True; this Detent reads format 1"),
+    (lambda c: c.update(format=1.0), "format 1.0; this Detent reads format 1"),
+    (lambda c: c.update(hash=3), "hash is not a string"),
+    (lambda c: c["families"]["tile"].update(program=None), "families.tile.program is not a string"),
+    (lambda c: c["families"]["tile"].update(key=1), "families.tile.key is not a string"),
     (lambda c: c.pop("hash"), "lacks hash"),
     (lambda c: c.update(family={}), "unknown key 'family'; did you mean 'families'"),
     (lambda c: c["families"]["tile"].pop("knobs"), "families.tile lacks knobs"),
@@ -162,7 +203,9 @@ def test_bad_files(path: Path, change: Any, told: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "told"), [
-    ("{", "is not JSON"), ("[]", "the content is not an object"), ('{"a": 1, "a": 2}', "key 'a' appears twice"),
+    ("{", "is not JSON"), ("[]", "the content is not an object; give a file that detent tuple new wrote"),
+    ("[" * 100_000, "is not JSON: it nests too deeply"), ('{"a": 1e999}', "1e999 is beyond the largest double"),
+    (f'{{"a": {"9" * 5000}}}', "an integer of 5000 digits is too long"), ('{"a": 1, "a": 2}', "key 'a' appears twice"),
     ('{"a": NaN}', "NaN is no finite number"), (None, "No such file .*detent tuple new")])
 def test_files_that_are_no_tuple(tmp_path: Path, text: str | None, told: str) -> None:
     if text is not None:
@@ -181,3 +224,58 @@ def test_a_failed_write_leaves_the_old_file(path: Path, monkeypatch: pytest.Monk
     with pytest.raises(BadFile, match="No space left"):
         new(choices={"tile.splits": "2"}).write(str(path))
     assert path.read_text() == text and [p.name for p in path.parent.iterdir()] == ["t.json"]
+
+
+def test_links_are_followed_and_modes_kept(path: Path) -> None:
+    link = path.parent / "link"
+    link.symlink_to("t.json")
+    path.chmod(0o640)
+    mask = os.umask(0o077)
+    try:
+        new(choices={"tile.splits": "2"}).write(str(link))
+    finally:
+        os.umask(mask)
+    assert link.is_symlink() and path.stat().st_mode & 0o777 == 0o640
+    assert CommitmentTuple.load(str(path)).assignment("tile")["splits"] == 2
+    dangling = path.parent / "dangling"
+    dangling.symlink_to("made.json")
+    new().write(str(dangling))
+    assert dangling.is_symlink() and (path.parent / "made.json").is_file()
+
+
+def test_a_file_with_two_names_keeps_both(path: Path) -> None:
+    other = path.parent / "other.json"
+    other.hardlink_to(path)
+    new(choices={"tile.splits": "2"}).write(str(path))
+    assert other.samefile(path) and CommitmentTuple.load(str(other)).assignment("tile")["splits"] == 2
+
+
+def test_devices_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_atomic(str(pipe), b"content")
+    reader.join()
+    assert read == [b"content"] and pipe.is_fifo()
+    write_atomic(os.devnull, b"content")
+    assert not os.path.isfile(os.devnull) and os.path.exists(os.devnull)
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    (".", "Is a directory"), ("", "'': No such file"), ("no/t.json", "No such")])
+def test_paths_that_cannot_be_written(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadFile, match=f"{told}.*; name a file in a folder you may write to"):
+        new().write(name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_may_not_be_written_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = path.read_text()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(BadFile, match="Permission denied"):
+        new(choices={"tile.splits": "2"}).write(str(path))
+    assert path.read_text() == text

@@ -379,7 +379,7 @@ def test_why_is_the_shortest_path_through_the_pin() -> None:
 def test_why_as_source_lines() -> None:
     g, n = selection()
     g.locations[n["pin"]] = g.locations[n["splits"]]
-    rows = table(why_sections(g, "split"), "Why split follows the batch (shortest of the paths, 5 values)").rows
+    rows = table(why_sections(g, "split"), "Why split follows the batch (shortest of the paths, 4 steps)").rows
     assert rows == (
         (f"{FILE}:10", "b: Unpinnable[int]", "unpinnable input b"), (f"{FILE}:31", "b > 992", "wide (bool)"),
         (f"{FILE}:32", "min(blocks, 8) if b <= 992 else 1", "decides splits (int); cut here: pin splits"),

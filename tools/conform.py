@@ -43,7 +43,12 @@ class Report:
     first: list[Mismatch] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"{self.points} points, {self.mismatches} mismatches"
+        return counted(self.points, self.mismatches)
+
+
+def counted(points: int, mismatches: int) -> str:
+    """``9000 points, 0 mismatches``."""
+    return f"{points} point{'' if points == 1 else 's'}, {mismatches} mismatch{'' if mismatches == 1 else 'es'}"
 
 
 def conform(program: Callable[..., object], path: str | os.PathLike[str],

@@ -15,9 +15,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code.
 
     0: done. 1: a check found a difference. 2: bad input, with one line on standard error that says where and
-    what to do.
+    what to do. 130: interrupted.
     """
-    from detent.cli.app import detent
+    try:
+        from detent.cli.app import detent
 
-    code: int = detent.main(argv, prog_name="detent", standalone_mode=False)
+        code: int = detent.main(argv, prog_name="detent", standalone_mode=False)
+    except KeyboardInterrupt:  # while importing; what a command does ends in detent.cli.errors
+        import os
+
+        os.write(2, b"interrupted\n")
+        code = 130
     return code

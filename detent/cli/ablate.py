@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detent.cli.errors import does_not_apply
-from detent.cli.options import json_option
+from detent.cli.options import json_option, named_program
 from detent.cli.output import show, show_json
 from detent.cli.progress import Steps
 
@@ -41,7 +41,7 @@ Examples:
   detent ablate
   detent ablate allreduce
   detent ablate norm.py:rms_norm -d my.toml --json""")
-@click.argument("program", metavar="[PROGRAM]", required=False)
+@click.argument("program", metavar="[PROGRAM]", required=False, callback=named_program)
 @click.option("--deployment", "-d", metavar="D", help="Deployment: a name or the path of a TOML file. Without it the "
               f"main deployments of {', '.join(MAIN)}.")
 @json_option

@@ -65,14 +65,17 @@ def why(program: str, deployment: str, ablate: str | None, as_json: bool) -> Non
     """Say whether a solve would hit, and if not, what changed since the nearest entry."""
     from detent.runtime.cache import Store
     from detent.runtime.deployment import load
+    from detent.runtime.entry import Miss
     from detent.runtime.sources import resolve
 
     target = resolve(program)
-    changes = Store().why(target, load(deployment), [("ablate", ablate)] if ablate else [])
+    # The lookup itself answers: it also finds out whether the entry is still whole.
+    found = Store().find_solution(target, load(deployment), [("ablate", ablate)] if ablate else [])
+    hit, changes = not isinstance(found, Miss), found.reasons if isinstance(found, Miss) else []
     if as_json:
-        show_json({"hit": not changes,
+        show_json({"hit": hit,
                    "changes": [{"part": c.part, "before": c.before, "after": c.after} for c in changes]})
-    elif not changes:
+    elif hit:
         click.echo(f"{target.name} on {deployment} is in the cache")
     else:
         click.echo("\n".join([f"{target.name} on {deployment} is not in the cache:", *(f"  {c}" for c in changes)]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,7 +40,8 @@ def conform_command(program: str, files: tuple[str, ...], as_json: bool) -> int:
         function = load_program(program_of(program).id)
         for path in files:
             try:
-                report = conform(function, path, _rows(step, os.path.basename(path)))
+                with redirect_stdout(sys.stderr):  # the program's functions may print
+                    report = conform(function, path, _rows(step, os.path.basename(path)))
             except ValueError as error:
                 raise DetentError(str(error)) from error
             reports.append((path, report))
@@ -55,11 +58,12 @@ def _rows(step: Steps, name: str) -> Callable[[int], None]:
 
 
 def _print(reports: list[tuple[str, Report]]) -> None:
+    from detent.tools.conform import counted
+
     if len(reports) > 1:
         for path, report in reports:
             click.echo(f"{path}: {report}")
-    points = sum(report.points for _, report in reports)
-    click.echo(f"{points} points, {sum(report.mismatches for _, report in reports)} mismatches")
+    click.echo(counted(sum(report.points for _, report in reports), sum(report.mismatches for _, report in reports)))
     for path, mismatch in first(reports):
         click.echo(f"  {path}: {mismatch}")
 

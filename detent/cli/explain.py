@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,8 +41,9 @@ def explain_command(program: str, deployment: str, point: str | None, pin: str |
     if html is not None:
         from detent.solver.views.page import page
 
-        _write(html, page(document, graph).encode())
-        click.echo(f"wrote {html} ({os.path.getsize(html) / 1e3:,.0f} kB): open it in a browser")
+        data = page(document, graph).encode()
+        _write(html, data)
+        click.echo(f"wrote {html} ({len(data) / 1e3:,.0f} kB): open it in a browser")
     elif dot:
         from detent.solver.views.dot import dot as written
 

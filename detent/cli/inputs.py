@@ -10,6 +10,9 @@ from detent.runtime.errors import BadInput, UnknownName, shorten
 
 FORMS = {"int": "an integer", "float": "a number", "f32": "a number", "bool": "true or false", "str": "text"}
 
+LONGEST = 60
+"""Characters of a wrong value that a message repeats."""
+
 
 def parse_inputs(texts: Iterable[str], inputs: Sequence[Mapping[str, Any]], program: str) -> dict[str, Any]:
     """Values for all of a document's inputs, in their order.
@@ -61,5 +64,6 @@ def _value(name: str, kind: str, text: str, program: str) -> Any:
                 return round32(number)
             return number
     except (KeyError, ValueError):
-        raise BadInput(f"{program}: input {name} is {text!r}", f"write {FORMS[kind]}") from None
+        shown = repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}… ({len(text):,} characters)"
+        raise BadInput(f"{program}: input {name} is {shown}", f"write {FORMS[kind]}") from None
     return text

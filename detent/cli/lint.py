@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,7 +47,8 @@ def lint_command(program: str, deployment: str, strict: bool, as_json: bool) -> 
     """
     from detent.solver.lint import WARNING, lint
 
-    with Steps(f"{program} for {deployment}") as step:
+    # The program's function behaviour(points, facts) may print.
+    with Steps(f"{program} for {deployment}") as step, redirect_stdout(sys.stderr):
         findings = lint(program, deployment, progress=step)
     warnings = sum(finding.severity == WARNING for finding in findings)
     if as_json:

@@ -14,17 +14,20 @@ if TYPE_CHECKING:
     from detent.solver.views.sections import Section
 
 PIPED_WIDTH = 100
-"""Columns of a table that is not written to a terminal."""
+"""Columns of a table that is not written to a terminal, unless COLUMNS says otherwise."""
 MIN_WIDTH, MAX_WIDTH = 60, 160
 
 
 def show(sections: Sequence[Section]) -> None:
-    """Draw text views: as wide as the terminal and coloured there, plain and 100 columns wide in a pipe."""
+    """Draw text views: as wide as the terminal and coloured there, plain in a pipe.
+
+    COLUMNS sets the width of either; a pipe's is 100 without it.
+    """
     from detent.solver.views.sections import render
 
     terminal = sys.stdout.isatty()
     width = PIPED_WIDTH
-    if terminal:
+    if terminal or os.environ.get("COLUMNS", "").isdecimal():
         import shutil
 
         width = max(MIN_WIDTH, min(shutil.get_terminal_size((PIPED_WIDTH, 24)).columns, MAX_WIDTH))

@@ -42,7 +42,7 @@ def select_command(program: str, deployment: str, texts: tuple[str, ...], tuple_
         solution = solve(program, deployment, progress=step)
     document = solution.document
     inputs = parse_inputs(texts, document["inputs"], document["program"])
-    assignment = None if tuple_path is None else assignment_of(tuple_path, solution)
+    assignment = None if tuple_path is None else assignment_of(tuple_path, solution, program, deployment)
     points, holds = evaluate(solution.graph, inputs, assignment or {})
     solved = all(held for held, c in zip(holds, document["conditions"], strict=True) if c["kind"] == "assume")
     if as_json:
@@ -60,19 +60,13 @@ def select_command(program: str, deployment: str, texts: tuple[str, ...], tuple_
                        "and the program itself\nmay select something else there.")
 
 
-def assignment_of(path: str, solution: Solution) -> dict[str, Any]:
+def assignment_of(path: str, solution: Solution, program: str, deployment: str) -> dict[str, Any]:
     """The pins and knobs a tuple commits the solution's family to. Raises TupleMismatch if it is for another one."""
-    from detent.runtime.errors import TupleMismatch
     from detent.runtime.repin import Repin
     from detent.runtime.tuple import CommitmentTuple
 
     document = solution.document
-    commitment = CommitmentTuple.load(path)
-    differences = commitment.family_differences(document["family"], solution.deployment, document["program_key"],
-                                                document["facts"])
-    if differences:
-        raise TupleMismatch(path, differences, "use this deployment's tuple, or write one with detent tuple new")
-    assignment = commitment.assignment(document["family"])
+    assignment = CommitmentTuple.load(path).assignment_for(document, program, deployment)
     Repin(document).check(assignment)
     return assignment
 

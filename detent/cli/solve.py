@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detent.cli.options import ablate_option, json_option
+from detent.cli.options import ablate_option, json_option, named_program
 from detent.cli.output import place, show, show_json
 from detent.cli.progress import Steps
 
@@ -23,7 +23,7 @@ Examples:
   detent solve norm.py:rms_norm -d my.toml --json
   detent solve attention -d qwen3-30b-a3b-tp4-h200 --ablate control-dependence
   detent solve --all --family attention""")
-@click.argument("program", metavar="PROGRAM", required=False)
+@click.argument("program", metavar="PROGRAM", required=False, callback=named_program)
 @click.option("--deployment", "-d", "deployments", metavar="D", multiple=True,
               help="Deployment: a name (see detent deployments) or the path of a TOML file; with --all any number.")
 @ablate_option("Also solve with one analysis switched off, and put both side by side.")
@@ -116,6 +116,8 @@ def _sections(solution: Solution) -> list[Section]:
     sections += joint_sections(document)
     sections += points_sections(cut_view(document, graph))
     default = "none: no assignment is legal" if solution.default is None else wording.bindings(solution.default)
+    if solution.default == {}:
+        default = "empty: there is nothing to pin and no knob to set"
     sections.append(Paragraph((default,), "Default assignment"))
     origin = "from the cache" if solution.cached else "solved"
     sections.append(Paragraph((f"{origin} in {solution.seconds:.3f} s, key {solution.key[:12]}",)))

@@ -73,7 +73,7 @@ def show_(deployment: str | None, file: str, as_json: bool) -> None:
     commitment = CommitmentTuple.load(file)
     if deployment is not None and load(deployment).name != commitment.deployment:
         raise TupleMismatch(file, [Difference("deployment", commitment.deployment, load(deployment).name)],
-                            f"give --deployment {commitment.deployment} or the other deployment's tuple")
+                            "give the deployment it is for, or the other one's tuple")
     if as_json:
         show_json(_json(commitment))
     else:
@@ -88,25 +88,44 @@ Example:
 @_file
 @json_option
 def check(deployment: str | None, programs: tuple[str, ...], file: str, as_json: bool) -> int:
-    """Compare a tuple with the deployment as it is now, and say which part differs. Exit code 1 if one does."""
+    """Compare a tuple with the deployment as it is now, and say which part differs. Exit code 1 if one does.
+
+    With --program only those families are compared. Of the environment only Detent's version is known here.
+    """
     from detent.runtime.errors import TupleMismatch
     from detent.runtime.tuple import CommitmentTuple
     from detent.runtime.tuple import check as differences_of
 
+    left_out: list[str] = []
     try:
         commitment = CommitmentTuple.load(file)
-        _, documents = _documents(deployment or commitment.deployment, programs)
-        differences = differences_of(commitment, documents)
+        _, documents = _documents(deployment or _named(commitment), programs)
+        differences = differences_of(commitment, documents, whole=not programs)
+        left_out = [f"family {family}" for family in commitment.families if family not in documents]
+        left_out += [name for name, value in commitment.environment.items() if value is not None and name != "detent"]
     except TupleMismatch as mismatch:  # the file is not what its hash says
         differences = mismatch.differences
     if as_json:
-        show_json({"matches": not differences,
+        show_json({"matches": not differences, "not_compared": left_out,
                    "differences": [{"part": d.part, "tuple": d.expected, "found": d.found} for d in differences]})
     elif differences:
-        click.echo("\n".join([f"{file}: {len(differences)} differences", *(f"  {d}" for d in differences)]))
+        count = f"{len(differences)} difference{'s' if len(differences) != 1 else ''}"
+        click.echo("\n".join([f"{file}: {count}", *(f"  {d}" for d in differences)]))
     else:
-        click.echo(f"{file}: matches {commitment.deployment}, hash {commitment.hash}")
+        rest = f"; not compared here: {', '.join(left_out)}" if left_out else ""
+        click.echo(f"{file}: matches {commitment.deployment}, hash {commitment.hash}{rest}")
     return 1 if differences else 0
+
+
+def _named(commitment: CommitmentTuple) -> str:
+    """The name of the tuple's deployment, if that comes with Detent. Raises BadInput."""
+    from detent.runtime.deployment import known
+    from detent.runtime.errors import BadInput
+
+    if commitment.deployment not in known():
+        raise BadInput(f"{commitment.where}: its deployment {commitment.deployment!r} does not come with Detent",
+                       "give its TOML file with --deployment")
+    return commitment.deployment
 
 
 def _split(rest: Sequence[str]) -> tuple[list[str], str]:

@@ -23,9 +23,9 @@ from detent.runtime import place, records, shelf
 from detent.runtime.encoding import canonical, digest, ordered, sha256
 from detent.runtime.entry import Entry, Miss
 from detent.runtime.errors import BadFile, CacheWarning
-from detent.runtime.facts import ABSENT, Change, fact_changes, fact_text, summary
+from detent.runtime.facts import ABSENT, ALWAYS_READ, Change, fact_changes, fact_text, summary
 from detent.runtime.lock import FileLock
-from detent.runtime.sources import SourceFile, normalise, own_sources, tag, untag
+from detent.runtime.sources import BUILT_IN, SourceFile, normalise, own_sources, tag, untag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,21 +38,22 @@ if TYPE_CHECKING:
 
     Parts = Sequence[tuple[str, Any]]
 
-ALWAYS_READ = ("engine.name", "engine.version")
-"""Facts that count as read even if a program does not name them: a new engine version may select differently."""
+_told: set[str] = set()
+"""Reasons for not using a directory that this process has given."""
 
 
 class Store:
     """The cache in one directory (default: :func:`detent.runtime.place.default_directory`).
 
-    A directory that cannot be trusted is not used, with one warning: lookups miss and nothing is stored.
+    A directory that cannot be trusted is not used, with one warning a process: lookups miss and nothing is stored.
     """
 
     def __init__(self, directory: str | None = None) -> None:
         self.directory = os.path.abspath(directory) if directory else place.default_directory()
         problem = place.prepare(self.directory)
         self.usable = problem is None
-        if problem is not None:
+        if problem is not None and problem not in _told:
+            _told.add(problem)
             warnings.warn(f"the cache is off: {problem}", CacheWarning, stacklevel=2)
         self.shelf = shelf.Shelf(self.directory)
         self._normalised: dict[str, str] = {}
@@ -66,14 +67,22 @@ class Store:
 
         Look again once inside: the other process may have stored it.
         """
-        return FileLock(self.shelf.lock_path(name) if self.usable else None, timeout_s)
+        path = None
+        if self.usable:
+            try:
+                path = self.shelf.lock_path(name)
+            except OSError as error:
+                warnings.warn(f"{self.shelf.lock_folder}: no lock ({error.strerror}), going on without", CacheWarning,
+                              stacklevel=2)
+        return FileLock(path, timeout_s)
 
     def find_solution(self, program: Program, deployment: Deployment, parts: Parts = (),
                       body: bool = True) -> Entry | Miss:
         """The entry for this program, these facts and options.
 
-        With ``body`` False the document is read when it is used, which may then fail. Raises BadFile if the
-        program's file cannot be read; damaged entries are removed with a warning.
+        With ``body`` False the document and the entry's further files are read when they are used, which may then
+        fail; otherwise they are there. Raises BadFile if the program's file cannot be read; damaged entries are
+        removed with a warning.
         """
         miss = Miss(lambda: self.why(program, deployment, parts))
         if not self.usable:
@@ -85,19 +94,15 @@ class Store:
                 continue
             state = now.compare(record.header["files"])
             if state == "same":
-                entry = self._entry(record, deployment.name)
-                try:
-                    if body:
-                        _ = entry.document
-                except (records.Corrupt, FileNotFoundError) as error:
-                    self.shelf.discard(record.path, error)
+                entry = self._entry(record, program, deployment)
+                if body and not self._whole(entry):
                     continue
                 self.shelf.used(record.path)
                 return entry
             if state == "reformatted":
                 moved = moved or record
         if moved is not None:
-            return self._relocated(self._entry(moved, deployment.name), now) or miss
+            return self._relocated(self._entry(moved, program, deployment), now) or miss
         return miss
 
     def put_solution(self, program: Program, deployment: Deployment, parts: Parts, facts_read: Iterable[str],
@@ -119,7 +124,7 @@ class Store:
         if main is None:
             raise ValueError(f"{program.path} is not among the solution's files")
         first_parts = self._parts(program, main["normalised"], parts)
-        names = sorted({*facts_read, *(n for n in ALWAYS_READ if fact_text(deployment.facts, n) != ABSENT)})
+        names = sorted({*facts_read, *ALWAYS_READ})
         texts = {name: fact_text(deployment.facts, name) for name in names}
         normal = sorted(f"{file['path']}\0{file['normalised']}" for file in listed if file is not main)
         program_key = digest(program.function, main["normalised"], *normal)
@@ -155,10 +160,12 @@ class Store:
         best: list[Change] | None = None
         for record in self.shelf.all_solutions():
             header = record.header
-            if (header["program"], header["function"]) != (program.name, program.function):
+            if header["function"] != program.function:
                 continue
-            changes = _part_changes(dict(header["parts"]), dict(first))
-            changes += [Change(f"program text: {name}") for name in now.changed(header["files"])]
+            before = dict(header["parts"])
+            changes = _part_changes(before, dict(first))
+            others = [file for file in header["files"] if file["path"] != before["file"]]
+            changes += [Change(f"program text: {name}") for name in now.changed(others)]
             changes += fact_changes(header["facts"], deployment.facts)
             if best is None or len(changes) < len(best):
                 best = changes
@@ -184,7 +191,8 @@ class Store:
     def _parts(self, program: Program, text: str, parts: Parts) -> list[list[str]]:
         """The named parts of the first-level key, as texts."""
         own = [[f"detent sources: {folder}", value] for folder, value in sorted(own_sources().items())]
-        return [["function", program.function], ["program text", text], *own, *([n, canonical(v)] for n, v in parts)]
+        return [["function", program.function], ["file", tag(program.path, program.path)], ["program text", text], *own,
+                *([n, canonical(v)] for n, v in parts)]
 
     @staticmethod
     def _first(parts: list[list[str]]) -> str:
@@ -205,27 +213,34 @@ class Store:
         self._normalised[key] = known
         return {"raw": key, "normalised": known}
 
-    def _entry(self, record: records.Record, deployment: str) -> Entry:
-        return Entry(record.header, deployment, record, read_payload=self.shelf.read_payload)
+    def _entry(self, record: records.Record, program: Program, deployment: Deployment) -> Entry:
+        return Entry(record.header, deployment.name, program.name, record, read_payload=self.shelf.read_payload)
+
+    def _whole(self, entry: Entry) -> bool:
+        """Read all of an entry; if a part of it is lost, so is the entry."""
+        assert entry.record is not None
+        try:
+            _ = entry.document
+        except (records.Corrupt, OSError) as error:
+            self.shelf.lost(entry, error)
+            return False
+        return all(entry.payload(suffix) is not None for suffix in entry.header["payloads"])
 
     def _write(self, header: dict[str, Any], document: dict[str, Any], payloads: dict[str, bytes]) -> Entry:
         first = self._first(header["parts"])
         header["payloads"] = {suffix: sha256(data) for suffix, data in payloads.items()}
         header["id"] = digest(first, ordered(header["files"]), ordered(header["facts"]))[:32]
         record = self.shelf.write_solution(first, header, document, payloads) if self.usable else None
-        return Entry(header, header["deployment"], record, document, payloads)
+        return Entry(header, header["deployment"], header["program"], record, document, payloads)
 
     def _relocated(self, entry: Entry, now: _FilesNow) -> Entry | None:
         """The entry for the files as they are formatted now, stored as a new one; None if a part of it was lost."""
         from detent.runtime.relocate import relocate
 
-        try:
-            document, places = entry.document, entry.payload("places.json")
-        except (records.Corrupt, FileNotFoundError) as error:
-            self.shelf.lost(entry, error)
+        if not self._whole(entry):
             return None
-        present = {suffix: entry.payload(suffix) for suffix in entry.header["payloads"]}
-        if places is None or None in present.values():
+        document, places = entry.document, entry.payload("places.json")
+        if places is None:
             return None
         files = [{**file, **self._hashes(now.raw(file["path"]))} for file in entry.header["files"]]
         texts = {new["name"]: now.raw(new["path"]) for new, old in zip(files, entry.header["files"], strict=True)
@@ -233,7 +248,8 @@ class Store:
         document, graph, unpinned, moved = relocate(document, entry.graph(), entry.unpinned(), json.loads(places),
                                                     texts)
         payloads = {**_payloads(graph, unpinned), "places.json": ordered(moved).encode()}
-        return self._write({**entry.header, "files": files, "deployment": entry.deployment}, document, payloads)
+        return self._write({**entry.header, "files": files, "deployment": entry.deployment, "program": entry.program},
+                           document, payloads)
 
 
 class _FilesNow:
@@ -282,7 +298,10 @@ def _part_changes(before: dict[str, str], after: dict[str, str]) -> list[Change]
     changes = []
     for name in [*before, *(n for n in after if n not in before)]:
         old, new = before.get(name, ABSENT), after.get(name, ABSENT)
-        # The main file is among the files, which are compared by name.
-        if old != new and name != "program text":
+        if old == new:
+            continue
+        if name == "program text":
+            changes.append(Change(f"{name}: {after['file'].removeprefix(BUILT_IN)}"))
+        else:
             changes.append(Change(name) if name.startswith("detent sources") else Change(name, old, new))
     return changes

@@ -11,6 +11,7 @@ import os
 import re
 
 from detent.runtime.deployment import PROGRAMS
+from detent.runtime.encoding import strict_toml
 from detent.runtime.errors import BadFile, UnknownName
 from detent.runtime.settings import check_of, switch_of, text
 from detent.runtime.sources import registry
@@ -129,14 +130,12 @@ def load(engine: str, version: str | None = None) -> Coverage:
 
 def read(path: str, engine: str, version: str) -> Coverage:
     """The table in a file. Raises BadFile, which names the row."""
-    import tomllib
-
     try:
         with open(path, "rb") as file:
-            content = tomllib.load(file)
+            content = strict_toml(file.read())
     except OSError as error:
         raise BadFile(path, error.strerror or "cannot be read") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise BadFile(path, f"is not TOML: {error}") from None
     if (content.get("engine"), content.get("version")) != (engine, version):
         raise BadFile(path, f"is for {content.get('engine')} {content.get('version')}, not {engine} {version}")

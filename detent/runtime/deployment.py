@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from detent.runtime.errors import BadFile, UnknownName
+from detent.runtime.errors import BadFile, UnknownName, brief_repr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "programs")
 FOLDER = os.path.join(PROGRAMS, "deployments")
 """Where the deployments that come with Detent stand, in a checkout and in an installed package alike."""
+
+
+KEY_DIGITS = 18
+"""Digits of a row's key in a table; every such number has 64 bits."""
 
 
 class Deployment:
@@ -81,12 +85,12 @@ def loads(text: bytes, path: str, expected: str | None = None) -> Deployment:
 
 
 def _parse_toml(text: bytes, path: str) -> dict[str, dict[str, Any]]:
-    import tomllib
+    from detent.runtime.encoding import strict_toml
 
     try:
-        sections = tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadFile(path, f"is not TOML: {error}") from None
+        sections = strict_toml(text)
+    except ValueError as error:
+        raise BadFile(path, f"is not TOML: {error}", "correct the file there") from None
     for section, table in sections.items():
         if not isinstance(table, dict):
             raise BadFile(path, f"{section} stands outside of a section", "move it below the [section] it belongs to")
@@ -94,7 +98,7 @@ def _parse_toml(text: bytes, path: str) -> dict[str, dict[str, Any]]:
         if key not in ("name", "description"):
             raise UnknownName("key", key, ("name", "description"), f"{path}: deployment")
         if not isinstance(value, str):
-            raise BadFile(path, f"deployment.{key} is {value!r}", "write a string")
+            raise BadFile(path, f"deployment.{key} is {brief_repr(value)}", "write a string")
     return sections
 
 
@@ -114,6 +118,8 @@ def _scalar(path: str, place: str, value: Any) -> Any:
                       "a fact is a number, a bool, a string, a list of those, or a table with integer keys")
     if isinstance(value, float) and not -float("inf") < value < float("inf"):
         raise BadFile(path, f"{place} is {value}", "a fact is a finite number")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise BadFile(path, f"{place} is an integer of {value.bit_length()} bits", "an integer fact has at most 64")
     return value
 
 
@@ -160,13 +166,15 @@ def _table(path: str, place: str, content: dict[str, Any]) -> dict[int, Any]:
     for key, row in content.items():
         digits = key.removeprefix("-")
         if not (digits.isascii() and digits.isdigit()):
-            raise BadFile(path, f"{prefix}key {key!r} is not an integer",
+            raise BadFile(path, f"{prefix}key {brief_repr(key)} is not an integer",
                           "a table of facts has integer keys; name others in drop = [...] of a json table")
+        if len(digits) > KEY_DIGITS:
+            raise BadFile(path, f"{prefix}a key has {len(digits)} digits", f"a row's key has at most {KEY_DIGITS}")
         number = int(key)
         if number in table:
             raise BadFile(path, f"{prefix}key {number} appears twice")
         if not isinstance(row, dict):
-            raise BadFile(path, f"{prefix}key {key!r} holds {row!r}, not an object")
+            raise BadFile(path, f"{prefix}key {key!r} holds {brief_repr(row)}, not an object")
         table[number] = {name: _scalar(path, f"{prefix}{key}.{name}", value) for name, value in row.items()}
     if not table:
         raise BadFile(path, f"{prefix}has no rows", "leave the fact out where there is no table")

@@ -19,14 +19,15 @@ HEADER_KEYS = frozenset(("created", "default", "deployment", "facts", "family", 
 class Entry:
     """A solution of the cache, or one that was just put there.
 
-    ``header``: see :meth:`Store.put_solution`. ``document`` is the solution document, for the deployment asked
-    for; the graph and the unpinned selector's source are read when they are asked for.
+    ``header``: see :meth:`Store.put_solution`. ``document`` is the solution document, with the names of
+    the deployment and the program asked for; the graph and the unpinned selector's source are read when they are
+    asked for.
     """
 
-    def __init__(self, header: dict[str, Any], deployment: str, record: Record | None = None,
+    def __init__(self, header: dict[str, Any], deployment: str, program: str, record: Record | None = None,
                  document: dict[str, Any] | None = None, payloads: dict[str, bytes] | None = None,
                  read_payload: Callable[[Entry, str], bytes | None] | None = None) -> None:
-        self.header, self.deployment, self.record = header, deployment, record
+        self.header, self.deployment, self.program, self.record = header, deployment, program, record
         self._document, self._payloads, self._read_payload = document, payloads or {}, read_payload
 
     @property
@@ -40,7 +41,7 @@ class Entry:
         if self._document is None:
             assert self.record is not None
             self._document = json.loads(self.record.body())
-            self._document["deployment"] = self.deployment
+            self._document["deployment"], self._document["program"] = self.deployment, self.program
         return self._document
 
     def graph(self) -> Any:

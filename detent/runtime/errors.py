@@ -15,6 +15,10 @@ SHOWN = 8
 """Alternatives listed in a message before it is cut short."""
 
 
+LONGEST = 120
+"""Characters of a value in a message before it is cut short."""
+
+
 class CacheWarning(UserWarning):
     """A cache directory or entry that is not used, and why."""
 
@@ -75,6 +79,10 @@ class NotLegal(DetentError):
         self.condition, self.witness = condition, witness
 
 
+class NoCandidate(NotLegal):
+    """A value that its pin or knob cannot have at all."""
+
+
 class Violation(DetentError):
     """Inputs that break an ``assume`` or a ``require`` while serving.
 
@@ -130,7 +138,7 @@ def suggest(name: str, known: Sequence[str]) -> str:
 
 def shorten(values: Sequence[Any], limit: int = SHOWN) -> str:
     """The values, or the first few and the last where there are many."""
-    texts = [v if isinstance(v, str) else repr(v) for v in values]
+    texts = [v if isinstance(v, str) else brief_repr(v) for v in values]
     if len(texts) > limit:
         texts = [*texts[:limit - 1], f"... ({len(texts)} in all)", texts[-1]]
     return ", ".join(texts)
@@ -138,4 +146,13 @@ def shorten(values: Sequence[Any], limit: int = SHOWN) -> str:
 
 def named(values: Mapping[str, Any]) -> str:
     """``name=value, ...``"""
-    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return ", ".join(f"{name}={brief_repr(value)}" for name, value in values.items())
+
+
+def brief_repr(value: Any) -> str:
+    """``repr(value)`` for a message, cut where it is long. Values that Python cannot print get a description."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # more digits or deeper nesting than Python prints
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST // 2]}... ({len(text)} characters)"

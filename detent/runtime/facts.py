@@ -21,6 +21,10 @@ ABSENT = "absent"
 """The text of a fact that a deployment does not have. No JSON text reads so."""
 
 
+ALWAYS_READ = ("engine.name", "engine.version")
+"""Facts that count as read even if a program does not name them: a new engine version may select differently."""
+
+
 def fact_text(facts: Facts, name: str) -> str:
     """The text of one fact, or ABSENT. A name without a dot is a section: its text lists the names in it."""
     section, dot, key = name.partition(".")
@@ -31,9 +35,12 @@ def fact_text(facts: Facts, name: str) -> str:
 
 
 def summary(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Fact texts as a commitment tuple states them: scalars as they are, tables and lists as a hash, absent as None."""
+    """Fact texts as a commitment tuple states them: scalars as they are, tables and lists as a hash, absent as None.
+
+    A deployment that names no engine has nothing to state about it.
+    """
     return {name: None if text == ABSENT else f"sha256:{sha256(text.encode())}" if text[0] in "[{" else json.loads(text)
-            for name, text in sorted(texts.items())}
+            for name, text in sorted(texts.items()) if text != ABSENT or name not in ALWAYS_READ}
 
 
 class Change:

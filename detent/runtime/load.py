@@ -8,7 +8,7 @@ import sys
 from detent.runtime import deployment as deployments
 from detent.runtime.cache import Store
 from detent.runtime.entry import Entry, Miss
-from detent.runtime.errors import CacheMiss, NotLegal, SolveFailed, TupleMismatch
+from detent.runtime.errors import CacheMiss, NotLegal, SolveFailed
 from detent.runtime.records import Corrupt
 from detent.runtime.sources import PACKAGE, Program, resolve
 from detent.runtime.tuple import CommitmentTuple
@@ -41,28 +41,28 @@ def load_selector(program: str | Program, deployment: str | Deployment,
     cache = store or Store()
     found = cache.find_solution(where, facts, body=False)
     if isinstance(found, Entry):
-        selector = _selector(cache, found, facts, assignment)
+        selector = _selector(cache, found, where, facts, assignment)
         if selector is not None:
             return selector
         found = cache.find_solution(where, facts)
     if isinstance(found, Miss):
         found = _solved(cache, where, facts, found, on_miss)
-    selector = _selector(cache, found, facts, assignment)
+    selector = _selector(cache, found, where, facts, assignment)
     if selector is None:
         raise SolveFailed(f"the entry of {where.name} was damaged while it was read", f"check {cache.directory}")
     return selector
 
 
-def _selector(cache: Store, entry: Entry, deployment: Deployment,
+def _selector(cache: Store, entry: Entry, program: Program, deployment: Deployment,
               assignment: CommitmentTuple | Mapping[str, Any] | None) -> Selector | None:
     """The stored selector of an entry, or one made from its document; None if the document was lost."""
     values: Mapping[str, Any] | None
     if isinstance(assignment, CommitmentTuple):
-        values = _from_tuple(entry, deployment, assignment)
+        values = _from_tuple(entry, program, deployment, assignment)
     else:
         values = entry.header["default"] if assignment is None else assignment
     if values is None:
-        raise NotLegal(f"{entry.header['program']}: no assignment is legal on {deployment.name}",
+        raise NotLegal(f"{program.name}: no assignment is legal on {deployment.name}",
                        "loosen a require of the program or change the facts it names")
     selector = cache.find_selector(entry, values)
     if selector is not None:
@@ -71,7 +71,7 @@ def _selector(cache: Store, entry: Entry, deployment: Deployment,
 
     try:
         document = entry.document
-    except (Corrupt, FileNotFoundError) as error:
+    except (Corrupt, OSError) as error:
         cache.shelf.lost(entry, error)
         return None
     selector = Repin(document)(values)
@@ -79,16 +79,13 @@ def _selector(cache: Store, entry: Entry, deployment: Deployment,
     return selector
 
 
-def _from_tuple(entry: Entry, deployment: Deployment, commitment: CommitmentTuple) -> dict[str, Any]:
+def _from_tuple(entry: Entry, program: Program, deployment: Deployment, commitment: CommitmentTuple) -> dict[str, Any]:
     from detent.runtime.facts import summary
 
     header = entry.header
-    differences = commitment.family_differences(header["family"], deployment.name, header["program_key"],
-                                                summary(header["facts"]))
-    if differences:
-        raise TupleMismatch("commitment tuple", differences, "use this deployment's tuple or write one: "
-                            f"detent tuple new --deployment {deployment.id}")
-    return commitment.assignment(header["family"])
+    return commitment.assignment_for({"family": header["family"], "program": program.name, "facts":
+                                      summary(header["facts"]), "program_key": header["program_key"],
+                                      "deployment": deployment.name}, program.id, deployment.id)
 
 
 def _solved(cache: Store, program: Program, deployment: Deployment, miss: Miss, on_miss: str) -> Entry:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 
-from detent.runtime.encoding import sha256, write_atomic
+from detent.runtime.encoding import replace_file, sha256
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def write(path: str, kind: str, header: dict[str, Any], body: bytes) -> None:
     """Write a record in one step."""
     head = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     first = f"{MAGIC} {FORMAT} {kind} {sha256(head)} {sha256(body)}\n".encode()
-    write_atomic(path, first + head + b"\n" + body)
+    replace_file(path, first + head + b"\n" + body)
 
 
 def read(path: str, kind: str) -> Record:

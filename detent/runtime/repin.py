@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detent.runtime.errors import DetentError, NotLegal, UnknownName, named, shorten
+from detent.runtime.errors import DetentError, NoCandidate, NotLegal, UnknownName, brief_repr, named, shorten
 from detent.runtime.selector import Selector, brief, position
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ class Repin:
     """``Repin(document)(assignment) -> Selector``: prepare once a solution, then under a millisecond a call.
 
     An assignment gives a value to every pin and knob. Raises UnknownName for another name, DetentError for a
-    missing one, NotLegal for a value that is no candidate or a combination that a ``require`` rules out.
+    missing one, NoCandidate for a value it cannot have, NotLegal for a combination that a ``require`` rules out.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -63,10 +63,14 @@ class Repin:
         for name, value in assignment.items():
             if name not in known:
                 self._check_name(name)
-            if (type(value), value) not in known[name]:
+            try:
+                candidate = (type(value), value) in known[name]
+            except TypeError:  # not hashable, and no candidate is that
+                candidate = False
+            if not candidate:
                 what = "pin" if any(p["name"] == name for p in self.document["pins"]) else "knob"
-                raise NotLegal(f"{self.family}.{name}: {value!r} is no value of this {what}",
-                               f"its values are {shorten(self.values[name])}")
+                raise NoCandidate(f"{self.family}.{name}: {brief_repr(value)} is no value of this {what}",
+                                  f"its values are {shorten(self.values[name])}")
         if len(assignment) < len(known):
             missing = [name for name in known if name not in assignment]
             raise DetentError(f"{self.family}: no value for {shorten(missing)}", "give every pin and knob a value")
@@ -81,8 +85,8 @@ class Repin:
             if text == (value if isinstance(value, str) else repr(value)) or (
                     isinstance(value, bool) and text.lower() == str(value).lower()):
                 return value
-        raise NotLegal(f"{self.family}.{name}: {text!r} is no value of type {self.types[name]} it can take",
-                       f"its values are {shorten(self.values[name])}")
+        raise NoCandidate(f"{self.family}.{name}: {brief_repr(text)} is no value of type {self.types[name]} it can "
+                          "take", f"its values are {shorten(self.values[name])}")
 
     def _check_name(self, name: str) -> None:
         if name not in self.values:

@@ -11,7 +11,7 @@ import math
 import struct
 from types import MappingProxyType
 
-from detent.runtime.errors import BadInput, DetentError, UnknownName, Violation, named, shorten
+from detent.runtime.errors import BadInput, DetentError, UnknownName, Violation, brief_repr, named, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ class _Compiled:
         self._results: dict[Any, Any] = {}
         # Equal floats may be different values (0.0 and -0.0), so results that hold any are told apart by their text.
         self._float_points = any(kind in ("float", "f32") for kind in self.points_schema.values())
+        kinds = tuple(self.inputs.values())
+        self._float_inputs = "float" in kinds or "f32" in kinds
+        front: Any = _front(type(self), kinds)
+        self.__class__ = front
 
     def call(self, **inputs: Any) -> Any:
         """The same with inputs by name. Raises UnknownName or BadInput for a name too many or missing."""
@@ -100,19 +104,22 @@ class _Compiled:
 
     def __call__(self, *inputs: Any) -> Any:
         """Points for the inputs in the order of :attr:`inputs`."""
-        try:
-            return self._seen[inputs]
-        except (KeyError, TypeError):
-            return self._new(inputs)
+        # A selector's own class looks into its memory first (see _front).
+        return self._new(inputs)
 
     def _new(self, inputs: tuple[Any, ...]) -> Any:
         checked = self._checked(inputs)
+        result = self._seen.get(checked)
+        if result is not None:
+            return result
         result = self._old.get(checked)
         if result is None:
             try:
                 result = self._result(self._run(checked))
             except Violation as violation:
                 raise self._explained(violation, checked) from None
+        if self._float_inputs and any(type(value) is float and value == 0 for value in checked):
+            return result  # 0.0 and -0.0 are equal and may have different points: they are not remembered
         seen = self._seen
         if len(seen) >= SEEN:
             self._old, self._seen, self._results = seen, {}, {}
@@ -145,9 +152,9 @@ class _Compiled:
             if kind == "f32" or type(value) is not _EXACT[kind]:
                 try:
                     value = _CONVERT[kind](value)
-                except (TypeError, AttributeError):
-                    raise BadInput(f"{self.program}: input {name} is {value!r} of type {type(value).__name__}",
-                                   f"pass one of type {kind}") from None
+                except (TypeError, AttributeError, OverflowError):
+                    found = f"{brief_repr(value)} of type {type(value).__name__}"
+                    raise BadInput(f"{self.program}: input {name} is {found}", f"pass one of type {kind}") from None
             values.append(value)
         return tuple(values)
 
@@ -161,6 +168,34 @@ class _Compiled:
             chosen = f" for {shorten(names)}" if names else ""
             remedy = f"commit to other values{chosen}, or keep the engine's inputs within the condition"
         return Violation(*broken, text, dict(zip(self.inputs, inputs, strict=True)), remedy)
+
+
+_fronts: dict[tuple[type, tuple[str, ...]], type] = {}
+
+
+def _front(base: type, kinds: tuple[str, ...]) -> type:
+    """A subclass whose call looks inputs of these types up before anything else.
+
+    Equal values of other types (True, 1 and 1.0) find the same entry of a dict. Looking at every type in a loop
+    would cost more than the lookup, so the comparison is written out, once for each signature.
+    """
+    found = _fronts.get((base, kinds))
+    if found is None:
+        names = [f"x{i}" for i in range(len(kinds))]
+        exact = " and ".join(f"type({name}) is {_EXACT[kind].__name__}"
+                             for name, kind in zip(names, kinds, strict=True))
+        source = ("def __call__(self, *inputs):\n    try:\n"
+                  f"        [{', '.join(names)}] = inputs\n"
+                  f"        if {exact or 'True'}:\n"
+                  "            return self._seen[inputs]\n"
+                  "    except (KeyError, ValueError):\n        pass\n"
+                  "    return self._new(inputs)\n")
+        space: dict[str, Any] = {}
+        exec(compile(source, "<detent selector call>", "exec", dont_inherit=True), space)
+        call = space["__call__"]
+        call.__doc__ = base.__call__.__doc__
+        found = _fronts[base, kinds] = type(base.__name__, (base,), {"__call__": call, "__module__": base.__module__})
+    return found
 
 
 def _to_int(value: Any) -> int:
@@ -237,7 +272,8 @@ class UnpinnedSelector(_Compiled):
             if name not in allowed:
                 raise UnknownName("knob", name, list(allowed), self.program)
             if not any(type(v) is type(value) and v == value for v in allowed[name]):
-                raise BadInput(f"{self.program}: knob {name} is {value!r}", f"its values are {shorten(allowed[name])}")
+                raise BadInput(f"{self.program}: knob {name} is {brief_repr(value)}",
+                               f"its values are {shorten(allowed[name])}")
             self.knobs[name] = value
 
     def _run(self, inputs: tuple[Any, ...]) -> Any:

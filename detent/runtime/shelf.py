@@ -8,13 +8,13 @@ import sys
 import warnings
 
 from detent.runtime import records
-from detent.runtime.encoding import canonical, digest, sha256, write_atomic
+from detent.runtime.encoding import canonical, digest, replace_file, sha256
 from detent.runtime.entry import HEADER_KEYS
 from detent.runtime.errors import CacheWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
     from detent.runtime.entry import Entry
@@ -41,6 +41,7 @@ class Shelf:
         self.lock_folder = os.path.join(directory, "locks")
 
     def lock_path(self, name: str) -> str:
+        """The lock's file. Raises OSError if its folder cannot be made."""
         os.makedirs(self.lock_folder, mode=0o700, exist_ok=True)
         return os.path.join(self.lock_folder, f"{digest(name)[:NAME_LENGTH]}.lock")
 
@@ -55,7 +56,7 @@ class Shelf:
                 yield from self._in_folder(folder.path)
 
     def _in_folder(self, folder: str) -> Iterator[records.Record]:
-        for file in _by_age(folder, ".solution"):
+        for file in _own(folder, _is_entry, ".solution"):
             try:
                 record = records.read(file.path, "solution")
                 if not record.header.keys() >= HEADER_KEYS:
@@ -78,7 +79,7 @@ class Shelf:
             os.makedirs(self.solutions_folder, mode=0o700, exist_ok=True)
             os.makedirs(folder, mode=0o700, exist_ok=True)
             for suffix, data in payloads.items():
-                write_atomic(os.path.join(folder, f"{header['id']}.{suffix}"), data)
+                replace_file(os.path.join(folder, f"{header['id']}.{suffix}"), data)
             records.write(path, "solution", header, body)
             self._prune(folder)
         except OSError as error:
@@ -95,9 +96,13 @@ class Shelf:
             if sha256(data) != entry.header["payloads"][suffix]:
                 raise records.Corrupt(f"its {suffix} does not match its checksum")
             return data
+        except FileNotFoundError as error:
+            # If the whole entry is gone, another process removed it.
+            alone = os.path.exists(entry.record.path)
+            self.lost(entry, records.Corrupt(f"its {suffix} is missing") if alone else error)
         except (records.Corrupt, OSError) as error:
             self.lost(entry, error)
-            return None
+        return None
 
     def lost(self, entry: Entry, error: Exception) -> None:
         """Discard an entry of which a part cannot be read."""
@@ -148,7 +153,7 @@ class Shelf:
             return
         self._write_code(path, selector)
         prefix = f"{entry.header['id']}."
-        for file in _by_age(os.path.dirname(path), ".selector", prefix)[MAX_SELECTORS:]:
+        for file in _own(os.path.dirname(path), _is_entry, ".selector", prefix)[MAX_SELECTORS:]:
             _remove_entry(file.path)
 
     @staticmethod
@@ -193,8 +198,8 @@ class Shelf:
     def write_memo(self, raw: str, known: str) -> None:
         try:
             os.makedirs(self.memo_folder, mode=0o700, exist_ok=True)
-            write_atomic(os.path.join(self.memo_folder, raw), f"{known} {digest(raw, known)}".encode())
-            for file in _by_age(self.memo_folder)[MAX_MEMOS:]:
+            replace_file(os.path.join(self.memo_folder, raw), f"{known} {digest(raw, known)}".encode())
+            for file in _own(self.memo_folder, _is_memo)[MAX_MEMOS:]:
                 _remove(file.path)
         except OSError:
             # A memo only saves parsing.
@@ -206,7 +211,7 @@ class Shelf:
             header, folder = record.header, os.path.dirname(record.path)
             common = {name: header[name] for name in ("program", "family", "deployment", "key", "created")}
             common["ablate"] = dict(header["parts"]).get("ablate", "")
-            files = _by_age(folder, prefix=f"{header['id']}.")
+            files = _own(folder, _is_entry, prefix=f"{header['id']}.")
             selectors = [file for file in files if file.name.endswith(".selector")]
             own = [file for file in files if file.name.count(".") == 1 or file.name[33:] in header["payloads"]]
             rows.append({"kind": "solution", **common, "bytes": _size(own), "path": record.path})
@@ -225,31 +230,66 @@ class Shelf:
         removed = 0
         for folder in _by_age(self.solutions_folder):
             if _is_key(folder.name):
-                for file in _by_age(folder.path):
+                for file in _own(folder.path, _is_entry):
                     removed += file.name.endswith((".solution", ".selector"))
                     _remove(file.path)
                 _remove(folder.path, os.rmdir)
-        for file in [*_by_age(self.memo_folder), *_by_age(self.lock_folder, ".lock")]:
+        for file in [*_own(self.memo_folder, _is_memo), *_own(self.lock_folder, _is_lock)]:
             _remove(file.path)
         for name in (self.solutions_folder, self.memo_folder, self.lock_folder):
             _remove(name, os.rmdir)
         return removed
 
     def _prune(self, folder: str) -> None:
-        for file in _by_age(folder, ".solution")[MAX_ENTRIES:]:
+        for file in _own(folder, _is_entry, ".solution")[MAX_ENTRIES:]:
             _remove_entry(file.path)
         for old in [f for f in _by_age(self.solutions_folder) if _is_key(f.name)][MAX_KEYS:]:
-            for file in _by_age(old.path):
+            for file in _own(old.path, _is_entry):
                 _remove(file.path)
             _remove(old.path, os.rmdir)
 
 
+def _is_hex(text: str, length: int) -> bool:
+    return len(text) == length and not text.strip("0123456789abcdef")
+
+
 def _is_key(name: str) -> bool:
-    return len(name) == NAME_LENGTH and not name.strip("0123456789abcdef")
+    return _is_hex(name, NAME_LENGTH)
+
+
+# The files that Detent writes, by their names: nothing else is ever removed.
+
+def _is_entry(name: str) -> bool:
+    """An entry's file, see :mod:`detent.runtime.cache`."""
+    match _whole_name(name).split("."):
+        case [id, "solution"] | [id, "graph" | "places", "json"] | [id, "unpinned", "py"]:
+            return _is_hex(id, 32)
+        case [id, assignment, "selector"] | [id, assignment, _, "code"]:
+            return _is_hex(id, 32) and _is_hex(assignment, 24)
+    return False
+
+
+def _is_memo(name: str) -> bool:
+    return _is_hex(_whole_name(name), 64)
+
+
+def _is_lock(name: str) -> bool:
+    return name.endswith(".lock") and _is_key(name[:-5])
+
+
+def _whole_name(name: str) -> str:
+    """The name of the file that a killed process was about to write here."""
+    match name.rsplit(".", 3):
+        case [whole, process, random, "tmp"] if process.isdecimal() and _is_hex(random, 8):
+            return whole
+    return name
 
 
 def _by_age(folder: str, suffix: str = "", prefix: str = "") -> list[os.DirEntry[str]]:
-    """The folder's entries with such names, most recently modified first; none if there is no folder."""
+    """The folder's entries with such names, most recently modified first; none if there is no folder.
+
+    Nor where it may not be read, and that is said: what is in it is not found and cannot be stored.
+    """
     found = []
     try:
         with os.scandir(folder) as entries:
@@ -261,8 +301,17 @@ def _by_age(folder: str, suffix: str = "", prefix: str = "") -> list[os.DirEntry
                         continue
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        warnings.warn(f"{folder}: not read ({error.strerror}); remove it to use the cache again", CacheWarning,
+                      stacklevel=2)
+        return []
     found.sort(key=lambda item: item[:2])
     return [entry for _, _, entry in found]
+
+
+def _own(folder: str, is_own: Callable[[str], bool], suffix: str = "", prefix: str = "") -> list[os.DirEntry[str]]:
+    """As :func:`_by_age`, of the entries whose name is one that Detent gives."""
+    return [entry for entry in _by_age(folder, suffix, prefix) if is_own(entry.name)]
 
 
 def _size(files: list[os.DirEntry[str]]) -> int:
@@ -270,10 +319,10 @@ def _size(files: list[os.DirEntry[str]]) -> int:
 
 
 def _remove_entry(path: str) -> None:
-    """Remove an entry and all files that share its stem; the entry first, so that no lookup finds it half gone."""
+    """Remove an entry and its other files; the entry first, so that no lookup finds it half gone."""
     _remove(path)
     stem = os.path.basename(path).rpartition(".")[0] + "."
-    for file in _by_age(os.path.dirname(path), prefix=stem):
+    for file in _own(os.path.dirname(path), _is_entry, prefix=stem):
         _remove(file.path)
 
 

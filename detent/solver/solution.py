@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 class Solution:
     """A solved program for one deployment: the document with names for its parts.
 
+    ``entry`` is whole: one that was just stored, or one that a lookup read with all of its parts.
     ``cached`` says whether it came from the cache, ``seconds`` what this call took.
     """
 
     def __init__(self, entry: Entry, *, cached: bool, seconds: float) -> None:
         self.entry, self.cached, self.seconds = entry, cached, seconds
+
+    def __repr__(self) -> str:
+        pins = ", ".join(pin["name"] for pin in self.pins) or "none"
+        return (f"<Solution {self.program} for {self.deployment}: pins {pins}; {self.legal:,} of {self.candidates:,} "
+                "assignments legal>")
 
     @property
     def document(self) -> dict[str, Any]:
@@ -92,12 +98,15 @@ class Solution:
     def refutation(self, assignment: Mapping[str, Any]) -> dict[str, Any] | None:
         """Why an assignment is illegal: ``{"condition": ..., "witness": ...}``; None if it is legal.
 
-        Raises UnknownName for a pin or value the solution does not have.
+        Raises UnknownName for a pin or knob the solution does not have, NoCandidate for a value that it cannot have,
+        DetentError for one that is missing.
         """
-        from detent.runtime.errors import NotLegal
+        from detent.runtime.errors import NoCandidate, NotLegal
 
         try:
             self._repin.check(assignment)
+        except NoCandidate:
+            raise
         except NotLegal as error:
             return {"condition": error.condition, "witness": error.witness}
         return None
@@ -116,18 +125,13 @@ class Solution:
         """The program as it is, without pins: checks assumes, reports requires."""
         from detent.runtime.selector import UnpinnedSelector
 
-        return UnpinnedSelector(self.document, self._whole(self.entry.unpinned()))
+        source = self.entry.unpinned()
+        assert source is not None
+        return UnpinnedSelector(self.document, source)
 
     @cached_property
     def graph(self) -> Graph:
         """The optimised graph with its pins marked."""
         from detent.solver.graph_json import graph_from_document
 
-        return graph_from_document(self._whole(self.entry.graph()))
-
-    def _whole(self, payload: Any) -> Any:
-        from detent.runtime.errors import DetentError
-
-        if payload is None:
-            raise DetentError(f"a part of {self.program}'s solution was removed from the cache", "solve again")
-        return payload
+        return graph_from_document(self.entry.graph())

@@ -40,7 +40,10 @@ def solve(program: str | Callable[..., Any], deployment: str | Deployment, *, ab
     cache = store if store is not None else Store()
     try:
         return _through(program, target, facts, ablate, cache, progress, started)
-    except RecursionError:  # also of the parser, for the cache's key
+    except RecursionError:  # also of Python's parser, which the cache's key needs first
+        from detent.lang.load import load_program
+
+        load_program(program if callable(program) else target.id)  # says where, if it is the text itself
         raise BadInput(f"{target.id} nests too deeply to be solved",
                        "split it: assign parts of long expressions to names, and move long chains of branches to "
                        "helper functions") from None

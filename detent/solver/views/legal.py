@@ -26,11 +26,28 @@ def entry(document: Document, section: str, name: str) -> Mapping[str, Any] | No
     return found
 
 
+def nothing_legal(document: Document) -> bool:
+    """Whether every assignment is ruled out (``legal`` is None where nobody could judge)."""
+    return bool(document["legal"] == 0)
+
+
+def blamed(document: Document) -> list[int]:
+    """The conditions to look at where no assignment is legal: those of the groups in which nothing is."""
+    empty = [set(group["names"]) for group in document["components"] if not group["legal"]]
+    return [i for i, c in enumerate(document["conditions"]) if c["fails"]
+            and any(names >= {*c["pins"], *c["knobs"]} for names in empty)]
+
+
 def component(document: Document, name: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The names that are decided together with ``name``, and their legal combinations in document order."""
+    """The names that are decided together with ``name``, and their legal combinations in document order.
+
+    None is legal where no assignment is, whichever condition is to blame.
+    """
     for group in document["components"]:
         if name in group["names"]:
-            return list(group["names"]), [tuple(case) for case in group["legal"]]
+            return list(group["names"]), [tuple(case) for case in group["legal"] if not nothing_legal(document)]
+    if nothing_legal(document):
+        return [name], []
     pin, knob = entry(document, "pins", name), entry(document, "knobs", name)
     values = pin["candidates"] if pin is not None else knob["values"] if knob is not None else []
     return [name], [(value,) for value in values]

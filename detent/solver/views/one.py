@@ -8,7 +8,17 @@ from typing import Any
 from detent.passes.graph import Graph
 from detent.solver.views import wording
 from detent.solver.views.cut_view import leaf_name
-from detent.solver.views.legal import Document, by_equal, component, default, entry, legal_values, outcomes
+from detent.solver.views.legal import (
+    Document,
+    blamed,
+    by_equal,
+    component,
+    default,
+    entry,
+    legal_values,
+    nothing_legal,
+    outcomes,
+)
 from detent.solver.views.sections import Paragraph, Section, Table
 from detent.solver.views.table import conditions_sections, knobs_table, pins_table
 from detent.solver.views.why import why_sections
@@ -47,7 +57,7 @@ def point_table(document: Document, graph: Graph, name: str) -> list[Section]:
 def _values_sections(document: Document, graph: Graph, node: int) -> list[Section]:
     values = outcomes(document, graph, node)
     if not values:
-        return []
+        return [Paragraph(("none: no assignment is legal",), "Values under legal assignments")] if values == [] else []
     if graph.kinds[node] in ("pin", "knob"):
         return [Paragraph((wording.compress(value for value, _ in values),), "Values under legal assignments")]
     rows = []
@@ -76,7 +86,7 @@ def pin_table(document: Document, graph: Graph, name: str) -> list[Section]:
     legal = legal_values(document, name)
     kind = "exactly the values that can flow here" if pin["exact"] else "all between the bounds"
     sections: list[Section] = [Paragraph((
-        f"pin {name} ({pin['type']}), {wording.place(pin['source'])}, replaces {wording.one_line(pin['replaces'])}",
+        f"pin {name} ({pin['type']}), {wording.place(pin['source'])}, replaces {wording.replaced(pin['replaces'])}",
         f"candidates: {wording.compress(pin['candidates'])} ({len(pin['candidates']):,}; {kind})",
         f"legal:      {wording.compress(legal)} ({len(legal):,})",
         f"default:    {default(document, name)}",
@@ -91,9 +101,10 @@ def pin_table(document: Document, graph: Graph, name: str) -> list[Section]:
 
 
 def naming(document: Document, names: Iterable[str]) -> list[int]:
-    """Indices of the conditions that name one of these pins or knobs."""
+    """Indices of the conditions that name one of these pins or knobs, or leave no assignment at all."""
     wanted = set(names)
-    return [i for i, c in enumerate(document["conditions"]) if wanted & {*c["pins"], *c["knobs"]}]
+    also = blamed(document) if nothing_legal(document) else []
+    return [i for i, c in enumerate(document["conditions"]) if i in also or wanted & {*c["pins"], *c["knobs"]}]
 
 
 def _together_sections(document: Document, name: str) -> list[Section]:
@@ -114,9 +125,12 @@ def _together_sections(document: Document, name: str) -> list[Section]:
 def _refuted_sections(document: Document, name: str, used: dict[int, None]) -> list[Section]:
     """Rows: condition, the pin's values it rules out, with which others, and a witness. Fills ``used``."""
     rows: list[tuple[str, ...]] = []
+    also = blamed(document) if nothing_legal(document) else []
     for refutation in document["refutations"]:
         names = refutation["names"]
         if name not in names:
+            if refutation["condition"] in also:
+                rows.append((str(refutation["condition"]), "all", _blame(names), "see below"))
             continue
         at = names.index(name)
         others = [n for n in names if n != name]
@@ -136,6 +150,10 @@ def _refuted_sections(document: Document, name: str, used: dict[int, None]) -> l
     if not rows:
         return []
     return [Table("Ruled out", ("#", name, "with", "for example at"), tuple(rows), right=("#",))]
+
+
+def _blame(names: Sequence[str]) -> str:
+    return f"whatever they are: it leaves no value of {', '.join(names)}" if names else "whatever the pins are"
 
 
 def _witness_sections(document: Document, used: Mapping[int, None]) -> list[Section]:

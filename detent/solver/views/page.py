@@ -15,7 +15,7 @@ from detent.solver.views import wording
 from detent.solver.views.cut_view import headline, leaf_kind, leaf_name, pin_lines
 from detent.solver.views.layout import layout
 from detent.solver.views.legal import Document, entry
-from detent.solver.views.palette import COLOURS, TINTS
+from detent.solver.views.palette import COLOURS, FIXED_TINT, OTHER_TINT, TINTS
 
 TEMPLATE = Path(__file__).with_name("page.html")
 MAX_TEXT = 200
@@ -101,11 +101,11 @@ def origins(graph: Graph) -> tuple[list[dict[str, Any]], list[int]]:
     counts = Counter(found)
     ranked = sorted(counts, key=lambda key: (order[key[0]], -counts[key], sorted(key[1])))
     labels = {FIXED: "pins and knobs only", FACTS: "deployment facts only"}
-    colours = {FIXED: COLOURS["pin"][1], FACTS: COLOURS["constant"][1]}
+    colours = {FIXED: FIXED_TINT, FACTS: COLOURS["constant"][1]}
     sets = []
     for rank, key in enumerate(ranked):
         state, names = key
-        tint = TINTS[rank] if rank < len(TINTS) else "#78716c"
+        tint = TINTS[rank] if rank < len(TINTS) else OTHER_TINT
         sets.append({"state": state, "label": labels.get(state, ", ".join(sorted(names))),
                      "colour": colours.get(state, tint), "count": counts[key]})
     index = {key: i for i, key in enumerate(ranked)}

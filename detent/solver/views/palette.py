@@ -16,6 +16,11 @@ COLOURS: Mapping[str, tuple[str, str]] = {
 }
 """Fill and outline of a box; text on them is black."""
 
-TINTS = ("#e11d48", "#9333ea", "#2563eb", "#ea580c", "#0891b2", "#ca8a04", "#db2777", "#4f46e5", "#b45309", "#0d9488",
-         "#7c3aed", "#be123c")
-"""Hues for the sets of inputs a value derives from, most frequent set first."""
+TINTS = ("#ea580c", "#0d9488", "#db2777", "#4f46e5", "#ca8a04", "#0284c7", "#c026d3", "#65a30d", "#92400e", "#be185d",
+         "#155e75", "#a21caf")
+"""Hues for the sets of inputs a value derives from, most frequent set first; none is the colour of a box above."""
+
+FIXED_TINT = "#10b981"
+"""Values that pins and knobs alone decide: related to a pin's green, but not the same."""
+OTHER_TINT = "#78716c"
+"""Sets behind the last hue."""

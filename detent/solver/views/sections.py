@@ -59,11 +59,21 @@ def _grid(section: Table, width: int) -> object:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=True, padding=(0, 1), header_style="cyan")
-    for i, column in enumerate(section.columns):
-        longest = max([len(column), *(len(line) for row in section.rows for line in row[i].splitlines())])
-        grid.add_column(Text(column), justify="right" if column in section.right else "left", overflow="fold",
-                        no_wrap=column in section.right or (column in section.whole and longest <= width // 3))
+    from detent.solver.views.columns import column_widths, folded
+
+    count = len(section.columns)
+    texts = [[column, *(line for row in section.rows for line in row[i].split("\n"))]
+             for i, column in enumerate(section.columns)]
+    kept = [column in section.right or (column in section.whole and max(map(len, texts[i])) <= width // 3)
+            for i, column in enumerate(section.columns)]
+    # Beside the text: the column's padding, and a blank between columns.
+    loose, tight = width - 3 * count + 1, width - 2 * count + 1
+    widths, which = column_widths(texts, kept, (loose, tight))
+    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=True, padding=((0, 1), (0, 0, 0, 1))[which],
+                header_style="cyan")
+    for column, size in zip(section.columns, widths, strict=True):
+        grid.add_column(Text(folded(column, size)), justify="right" if column in section.right else "left",
+                        overflow="fold", width=size)
     for row in section.rows:
-        grid.add_row(*(Text(cell) for cell in row))
+        grid.add_row(*(Text(folded(cell, size)) for cell, size in zip(row, widths, strict=True)))
     return grid

@@ -9,7 +9,7 @@ from typing import Any
 from detent.passes.graph import Graph
 from detent.solver.views import wording
 from detent.solver.views.cut_view import CutView, cut_view, headline, leaf_name
-from detent.solver.views.legal import Document, default, legal_values
+from detent.solver.views.legal import Document, blamed, default, legal_values, nothing_legal
 from detent.solver.views.sections import Paragraph, Section, Table
 
 VERDICTS = {
@@ -43,8 +43,18 @@ def summary(document: Document, graph: Graph) -> Paragraph:
         headline(document, graph),
         f"{wording.count(document['candidates'], 'candidate assignment')}, {document['legal']:,} legal; "
         f"{judged['proved']:,} judged by proof, {judged['sampled']:,} by sample",
+        *_impossible(document),
         f"{moving} of {wording.count(len(document['points']), 'point')} would follow the batch without the pins",
     ))
+
+
+def _impossible(document: Document) -> list[str]:
+    """Which conditions leave no assignment, where none is legal."""
+    if not nothing_legal(document):
+        return []
+    texts = [f"{wording.place(c['source'])}: require {wording.one_line(c['text'])}"
+             for c in (document["conditions"][index] for index in blamed(document))]
+    return [f"nothing is legal because of {'; '.join(texts)}"] if texts else []
 
 
 def inputs_table(document: Document, graph: Graph) -> Table:
@@ -112,10 +122,10 @@ def points_sections(view: CutView) -> list[Section]:
 
 def joint_sections(document: Document) -> list[Section]:
     """Which pins and knobs are legal only together; the legal set is the product of the rows."""
-    if all(len(group["names"]) == 1 for group in document["components"]):
+    if all(len(group["names"]) <= 1 for group in document["components"]):
         return []
     rows = tuple((" × ".join(group["names"]), f"{combinations(document, group['names']):,}", f"{len(group['legal']):,}")
-                 for group in document["components"])
+                 for group in document["components"] if group["names"])
     return [Table("Decided together", ("pins and knobs", "combinations", "legal"), rows,
                   right=("combinations", "legal"))]
 

@@ -79,7 +79,7 @@ def why_sections(graph: Graph, name: str) -> list[Section]:
             rows[-1] = (step.place, step.expression, "; ".join(dict.fromkeys(notes)))
         else:
             rows.append((step.place, step.expression, note))
-    title = f"Why {name} follows the batch (shortest of the paths, {wording.count(len(steps), 'value')})"
+    title = f"Why {name} follows the batch (shortest of the paths, {wording.count(len(rows), 'step')})"
     return [Table(title, ("source", "expression", "value"), tuple(rows), whole=("source",))]
 
 

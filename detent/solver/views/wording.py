@@ -70,6 +70,12 @@ def one_line(text: str, limit: int = 160) -> str:
     return folded if len(folded) <= limit else folded[: limit - 1] + "…"
 
 
+def replaced(text: str) -> str:
+    """The source text that a pin replaces. A statement with early returns is shown by its head, which is no value."""
+    folded = one_line(text)
+    return f"what '{folded}' decides" if folded.startswith("if ") else folded
+
+
 def bindings(values: Mapping[str, Any]) -> str:
     """``b=993, max_seqlen_k=4096``."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())

@@ -11,12 +11,12 @@
 "test.op"() : () -> ()
 
 // VERIFY-NOT: Traceback
-// VERIFY: {{^}}error: test.termop: 'test.termop' must be the last operation in its parent block
+// VERIFY: {{^}}error: {{.*}}errors.mlir:10:1: test.termop: 'test.termop' must be the last operation in its parent block
 // DIAGNOSTIC: 'test.termop' must be the last operation in its parent block
-// PASS: {{^}}error: Unrecognized passes: ['selir-nonsense']
+// PASS: {{^}}error: unknown pass 'selir-nonsense'; {{.*}}known: selir-partial-eval, {{.*}}, dce{{$}}
 // SPEC: {{^}}error: pass-pipeline:1:5: Expected argument name here
 // OPTION: {{^}}error: Provided arguments ["depth"] not found
 // NESTED: error: argument --pass-pipeline: func.func(...): passes run on builtin.module only and do not nest
 // MISSING: {{^}}error: {{.*}}errors.mlir.missing: No such file or directory
 // DEBUG: Traceback
-// DEBUG: {{^}}error: test.termop:
+// DEBUG: {{^}}error: {{.*}}test.termop:
