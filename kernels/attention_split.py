@@ -35,10 +35,10 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    64: Shape(64, 128, 4, 4, 4),
-    96: Shape(64, 128, 4, 2, 3),
-    128: Shape(64, 128, 4, 2, 3),
-    256: Shape(64, 128, 2, 1, 2),
+    64: Shape(64, 128, 5, 4, 5),
+    96: Shape(64, 128, 5, 2, 5),
+    128: Shape(64, 128, 5, 2, 5),
+    256: Shape(64, 128, 3, 1, 3),
 }
 
 
@@ -101,18 +101,19 @@ def attention_split(
             num_warps=rows // 16, **device.options)
     if short_q:
         direct = splits == 1
+        early = not device.interpreted  # programmatic dependent launch
         part_m, part_l, part_acc = _partials(torch, q, batch * heads * splits * short_q, head_dim, direct)
         programs = min(batch * splits * kv_heads, shape.split_programs * device.multiprocessors(q.device))
         device.kernels.split_kernel[(programs,)](
             q, k_cache, v_cache, out, part_m, part_l, part_acc, page_table, cu_seqlens_q, seqused_k, batch, splits,
             stride, scale, max_context, short_q, *strides, kv_heads, group, page, head_dim, padded, SPLIT_ROWS,
-            shape.block, max(16, 1 << (batch - 1).bit_length()), direct, shape.split_stages, num_warps=4,
-            **device.options)
+            shape.block, max(16, 1 << (batch - 1).bit_length()), direct, shape.split_stages, early and not direct,
+            num_warps=4, **device.options)
         if not direct:
             device.kernels.combine_kernel[(batch * short_q, heads)](
                 part_m, part_l, part_acc, out, cu_seqlens_q, seqused_k, splits, stride, max_context, short_q,
-                out.stride(0), out.stride(1), kv_heads, group, head_dim, padded, min(8, splits), num_warps=1,
-                **device.options)
+                out.stride(0), out.stride(1), kv_heads, group, head_dim, padded, min(8, splits), early,
+                num_warps=1, **device.options, **({"launch_pdl": True} if early else {}))
     return out
 
 

@@ -63,7 +63,10 @@ class Correlation:
         size = len(self._roots[root])
         spread = [c if isinstance(c, tuple) else (c,) * size for c in columns]
         if isinstance(kind, str):
-            rows = tuple(evaluate(kind, row, type) for row in zip(*spread, strict=True))
+            try:
+                rows = tuple([evaluate(kind, row, type) for row in zip(*spread, strict=True)])
+            except OverflowError:  # an int beyond every double, for the solver to refuse
+                return None
         else:
             rows = tuple(look_up(kind[1].data, key) for key in spread[0])
         return None if any(v != v for v in rows) else (root, rows)

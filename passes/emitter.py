@@ -150,7 +150,10 @@ class Emitter:
                       "the divisor follows from facts alone: correct them, or guard the division")
         if fails == "nonfinite" and not math.isfinite(operands[0]):
             self.fail(f"{kind} of {operands[0]}")
-        value = evaluate(kind, operands, result)
+        try:
+            value = evaluate(kind, operands, result)
+        except OverflowError:
+            self.fail(f"{kind} of an int too large for a float")
         return F32(value) if result == "f32" else value
 
     def _harmless(self, kind: str, operands: Sequence[Any]) -> bool:

@@ -43,6 +43,8 @@ class Context(Protocol):
 
     def abstract(self, value: SSAValue) -> Abstract: ...
 
+    def independent(self, value: SSAValue) -> Abstract: ...
+
 
 Rule = Callable[[Context, str, Sequence[SSAValue], str], SSAValue | None]
 
@@ -142,6 +144,10 @@ def identity(ctx: Context, kind: str, operands: Sequence[SSAValue], type: str) -
 def extreme_by_range(ctx: Context, kind: str, operands: Sequence[SSAValue], type: str) -> SSAValue | None:
     """``min`` / ``max`` of operands whose ranges do not overlap."""
     a, b = (hull(ctx.abstract(v)) for v in operands)
+    if a is None or b is None or (a.high > b.low and b.high > a.low):
+        return None
+    # The ranges decide at every input; they must also where the operands are pinned apart from each other.
+    a, b = (hull(ctx.independent(v)) for v in operands)
     if a is None or b is None:
         return None
     # Of equal operands Python gives the first, and equal floats may differ in the sign of a zero: equal bounds decide

@@ -18,6 +18,7 @@ from detent.passes.correlate import MAX_ROOT, Correlation, Table
 from detent.passes.domains import BOOLS, Abstract, Interval, hull, may_fail
 from detent.passes.errors import NotStraightLine
 from detent.passes.flatten import Flattened
+from detent.passes.independent import Independent
 from detent.passes.input_domains import input_domains
 from detent.passes.narrow import narrow
 from detent.passes.rules import Options
@@ -52,6 +53,7 @@ class Simplifier:
         self._cursor: Operation | None = None
         self._own: set[SSAValue] | None = None
         self._blind = False
+        self._independent = Independent(self._abstract)
 
     def run(self) -> None:
         """Simplify the program in place."""
@@ -140,6 +142,10 @@ class Simplifier:
         if self._blind and value not in self._known:
             return None
         return self._abstract.get(value)
+
+    def independent(self, value: SSAValue) -> Abstract:
+        """The values that a value can take when what it is computed from is pinned."""
+        return None if self._blind and value not in self._known else self._independent(value)
 
     def definition(self, value: SSAValue) -> tuple[str, tuple[SSAValue, ...]]:
         """The operation kind that defines a value, with its operands; ``("", ())`` if it is not scalar."""

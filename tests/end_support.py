@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import linecache
 import math
@@ -10,6 +11,7 @@ import random
 import re
 import struct
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -29,7 +31,7 @@ from detent.passes.interpret import interpret
 from detent.passes.lowering import GLOBALS, unpinned_source
 from detent.passes.partial_eval import Binding, bind
 from detent.passes.witness import Assumes
-from detent.solver.compiled import Compiled, Switches, compile_program, split_module, without_pins
+from detent.solver.compiled import ABLATIONS, Compiled, Switches, compile_program, split_module, without_pins
 from detent.solver.document import name_of
 
 Facts = Mapping[str, Mapping[str, Any]]
@@ -47,6 +49,33 @@ def load_text(text: str, folder: Path, name: str = "program") -> FunctionType:
 def compiled(function: FunctionType, facts: Facts, switches: Switches = EVERYTHING) -> Compiled:
     """A program solved in memory."""
     return compile_program(build_module(function).module, facts, "test", switches)
+
+
+_WRITTEN = """from __future__ import annotations
+
+from detent.lang import F32, Request, Runtime, Unpinnable, assume, ceil, f32, floor, knob, record, require, selection
+
+
+@record
+class Call:
+{fields}
+
+
+@selection(family="written")
+def program(call: Call):
+{body}
+"""
+
+
+class Written:
+    """A program from the lines of its record and its body."""
+
+    def __init__(self, folder: Path, fields: str, body: str) -> None:
+        fields, body = (textwrap.indent(inspect.cleandoc(text), "    ") for text in (fields, body))
+        self.function = load_text(_WRITTEN.format(fields=fields, body=body), folder)
+
+    def solve(self, ablation: str = "") -> Compiled:
+        return compiled(self.function, {}, *(ABLATIONS[ablation][1:] if ablation else ()))
 
 
 def bound(function: FunctionType, facts: Facts, switches: Switches = EVERYTHING) -> ProgramOp:

@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_support import EVERYTHING, Emitted, Pinned, Point, compiled, controls, evaluated, load_text, named, tried
+from end_support import (
+    EVERYTHING,
+    Emitted,
+    Pinned,
+    Point,
+    Written,
+    compiled,
+    controls,
+    evaluated,
+    load_text,
+    named,
+    tried,
+)
 
 from detent.dialects.selir.source import SourceError
 from detent.lang import Violation
@@ -202,6 +214,17 @@ def check_explained(found: Compiled, plain: Pinned, assignment: dict[int, Any], 
         point = named(found.graph, witness)
         assert point in points
         assert found.graph.conditions[index].message in plain.under(controls(found.graph, assignment), point)[1]
+
+
+def test_only_whole_inputs_are_violations(tmp_path: Path) -> None:
+    """``a`` may be 5 by its own bounds, but no input has it then: an assume ties it to ``b``."""
+    found = Written(tmp_path, "a: Unpinnable[int]\n    b: Unpinnable[int]", """assume(0 <= call.a <= 5)
+    assume(0 <= call.b <= 3)
+    assume(call.a <= call.b)
+    large = call.b > 1
+    require(large or call.a <= 3, "few")
+    return {"large": large}""").solve()
+    assert (found.legality.candidates, found.legality.legal) == (2, 2)
 
 
 # ---- the programs that come with Detent ------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from detent.tools.mutations import MUTATIONS, Mutation
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("pyproject.toml", "detent", "dialects", "kernels", "passes", "programs", "tools", "tests")
-LIMIT = 300
+LIMIT = 120
 """Seconds after which a test run counts as failed: a broken rule may make a search endless."""
 
 
