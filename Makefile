@@ -2,18 +2,23 @@
 # also the developers' tools; both install this checkout in place, so an edit needs no second install.
 #   VENV=DIR       where the environment lives (default .venv)
 #   PYTHON=python  the interpreter it is made from (3.11 or later)
+#   KERNELS_VENV=DIR  where `make test-kernels` installs PyTorch for the CPU and Triton (default .venv-kernels, 1.5 GB)
+#   GPU_PYTHON=python  an interpreter with PyTorch for CUDA, Triton, pytest and pytest-xdist, for `make test-gpu`
 #   ENGINES_VENV=DIR  where `make test-engines` installs the engines' wheels (default .venv-engines, 2 GB)
 
 VENV ?= .venv
 ENGINES_VENV ?= .venv-engines
+KERNELS_VENV ?= .venv-kernels
 PYTHON ?= python3
+GPU_PYTHON ?= python3
+GPU_PYTEST_ARGS ?= -q -n 8 # most of the time is compiling
 PYTEST_ARGS ?= -q -n 2 --dist loadgroup
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check # errors only
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines lint types walls lit bench clean
+.PHONY: help run test test-engines test-kernels test-gpu lint types walls lit bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +31,13 @@ test: $(VENV)/.dev ## run all tests
 
 test-engines: $(ENGINES_VENV)/.engines ## compare the programs with the code in vLLM's and SGLang's wheels (minutes)
 	@$(ENGINES_VENV)/bin/python -m pytest -q -x -W default --show-capture=no tests_engines
+
+test-kernels: $(KERNELS_VENV)/.kernels ## run the kernels' tests on the CPU, in Triton's interpreter (minutes)
+	@$(KERNELS_VENV)/bin/python -m pytest -q -W default --show-capture=no --disable-warnings tests_kernels
+
+test-gpu: ## run the kernels' tests on this machine's GPU, with GPU_PYTHON
+	@$(GPU_PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "no CUDA device here")'
+	@PYTHONPATH=. $(GPU_PYTHON) -m pytest $(GPU_PYTEST_ARGS) -W default --show-capture=no --disable-warnings tests_kernels
 
 lint: $(VENV)/.dev ## check style (ruff)
 	@$(BIN)/ruff check .
@@ -43,7 +55,7 @@ bench: $(VENV)/.dev ## measure the compiler and the serve-time half (pytest-benc
 	@$(BIN)/python -m pytest benchmarks
 
 clean: ## remove what building and testing left here, the environments included
-	rm -rf .venv .venv-engines build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-engines .venv-kernels build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call make-venv,DIR): an environment of PYTHON. Nothing is left in DIR if that is too old, missing or fails.
@@ -82,4 +94,12 @@ $(ENGINES_VENV)/.engines: Makefile
 	@$(ENGINES_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile torch==2.13.0 numpy pytest
 	@$(ENGINES_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile --no-deps \
 		vllm==0.26.0 sglang==0.5.17
+	@touch $@
+
+# Triton's interpreter turns one-element arrays into indices, which NumPy 2.4 refuses.
+$(KERNELS_VENV)/.kernels: Makefile
+	@echo "installing PyTorch and Triton into $(KERNELS_VENV)"
+	@$(PYTHON) -m venv $(KERNELS_VENV)
+	@$(KERNELS_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile \
+		torch==2.13.0 triton==3.6.0 'numpy<2.4' pytest
 	@touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -16,10 +17,11 @@ from detent.dialects.selir.semantics import SEMANTICS
 from detent.dialects.selir.source import span_of
 from detent.dialects.selir.structure import ProgramOp
 from detent.dialects.selir.types import type_name
+from detent.passes.boxes import Domain, apply, piece
 from detent.passes.domains import Abstract, may_fail, too_large
 from detent.passes.errors import AnalysisError
 from detent.passes.flatten import Flattened
-from detent.passes.graph import Graph, Location
+from detent.passes.graph import Condition, Graph, Location
 from detent.passes.input_domains import input_domains, relations
 from detent.passes.rules import Options
 from detent.passes.sweep import programs_of, value_sets
@@ -46,7 +48,7 @@ def check_failures(program: ProgramOp, sets: Mapping[SSAValue, Abstract]) -> Non
     related = relations(graph, domains)
     for op in suspects:
         node = flat.nodes[op.results[0]]
-        root = _safe(graph, node)
+        root = _safe(graph, node, guard=graph.guards.get(node))
         verdict = prove(graph, root, domains, related)
         if isinstance(verdict, Proved):
             continue
@@ -76,25 +78,70 @@ def _suspect(op: Operation, sets: Mapping[SSAValue, Abstract]) -> bool:
     return may_fail(op.kind, [sets.get(v) for v in op.scalars])
 
 
-def _safe(graph: Graph, node: int) -> int:
-    """Append to the graph the bool "if this node's guard holds, it does not fail"."""
+def require_no_failures(graph: Graph, pin_sets: Mapping[int, Abstract], domains: Mapping[int, Domain]) -> None:
+    """Add a require for each operation behind the pins that some assignment could make fail.
+
+    Unpinned, no operation fails. Pins are set apart from each other, so one that is computed from several of them
+    may: an assignment that makes it fail is not legal. ``pin_sets`` are the pins' value sets by pin node.
+    """
+    live = graph.slice([*(node for _, node in graph.points), *(c.root for c in graph.conditions)])
+    sets: dict[int, Abstract] = {}
+    suspects = []
+    for node in live:
+        kind, operands = graph.kinds[node], [sets[a] for a in graph.operands(node)]
+        if kind == "pin":
+            sets[node] = pin_sets.get(node)
+        elif kind == "input":
+            sets[node] = piece(domains[node])
+        elif kind == "knob":
+            sets[node] = frozenset(graph.data[node].values)
+        elif kind == "constant":
+            sets[node] = frozenset((graph.data[node],))
+        elif kind == "lookup":
+            sets[node] = frozenset(value for _, value in graph.data[node])
+        else:
+            sets[node] = apply(kind, operands, graph.types[node])
+        if graph.scopes[node] == 0 and _may_fail_on(graph, node, operands):
+            suspects.append(node)
+    for node in suspects:
+        root = _safe(graph, node, len(graph.conditions) + 1, _settled(graph, graph.guards.get(node)))
+        graph.conditions.append(Condition("require", f"no {_what(graph, node)}", root, graph.locations[node]))
+
+
+def _may_fail_on(graph: Graph, node: int, operands: list[Abstract]) -> bool:
+    kind = graph.kinds[node]
+    if kind == "lookup":
+        return not isinstance(operands[0], frozenset) or not operands[0] <= {k for k, _ in graph.data[node]}
+    return kind in SEMANTICS and may_fail(kind, operands)
+
+
+def _settled(graph: Graph, guard: int | None) -> int | None:
+    """A guard that pins decide; one that still moves with the batch says nothing about an assignment."""
+    if guard is None or any(graph.kinds[leaf] == "input" for leaf in graph.leaves([guard])):
+        return None
+    return guard
+
+
+def _safe(graph: Graph, node: int, scope: int = 0, guard: int | None = None) -> int:
+    """Append to the graph the bool "if this guard holds, the node's operation does not fail"."""
     kind, args = graph.kinds[node], graph.args[node]
+
+    def add(kind: str, operands: tuple[int, ...], type: str = "bool", data: Any = None) -> int:
+        return graph.add(kind, operands, data, type, scope=scope)
+
     if kind == "lookup":
         safe = -1
         for key, _ in graph.data[node]:
-            equal = graph.add("eq", (args[0], graph.add("constant", (), key, graph.types[args[0]])), type="bool")
-            safe = equal if safe < 0 else graph.add("or", (safe, equal), type="bool")
+            equal = add("eq", (args[0], add("constant", (), graph.types[args[0]], key)))
+            safe = equal if safe < 0 else add("or", (safe, equal))
     elif SEMANTICS[kind].fails == "zero":
         zero = 0 if graph.types[args[1]] == "int" else 0.0
-        safe = graph.add("ne", (args[1], graph.add("constant", (), zero, graph.types[args[1]])), type="bool")
+        safe = add("ne", (args[1], add("constant", (), graph.types[args[1]], zero)))
     else:
         # A finite x is one that x - x == 0 holds for.
-        rest = graph.add("sub", (args[0], args[0]), type=graph.types[args[0]])
-        safe = graph.add("eq", (rest, graph.add("constant", (), 0.0, graph.types[args[0]])), type="bool")
-    guard = graph.guards.get(node)
-    if guard is None:
-        return safe
-    return graph.add("or", (graph.add("not", (guard,), type="bool"), safe), type="bool")
+        kind = graph.types[args[0]]
+        safe = add("eq", (add("sub", (args[0], args[0]), kind), add("constant", (), kind, 0.0)))
+    return safe if guard is None else add("or", (add("not", (guard,)), safe))
 
 
 def _what(graph: Graph, node: int) -> str:

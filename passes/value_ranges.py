@@ -14,6 +14,7 @@ from xdsl.utils.exceptions import PassFailedException
 from detent.dialects.selir.structure import PinOp, ProgramOp
 from detent.dialects.selir.types import ValueAttr
 from detent.passes.candidates import Candidates, candidates
+from detent.passes.check_failures import require_no_failures
 from detent.passes.domains import Abstract
 from detent.passes.errors import AnalysisError
 from detent.passes.flatten import Flattened
@@ -23,11 +24,15 @@ from detent.passes.rules import Options
 from detent.passes.sweep import programs_of, value_sets
 
 
+def pin_sets(flat: Flattened, sets: Mapping[SSAValue, Abstract]) -> dict[int, Abstract]:
+    """The value set of what each pin replaces, by pin node."""
+    graph = flat.graph
+    return {pin: sets.get(flat.values[graph.args[pin][0]]) for pin in graph.of_kind("pin")}
+
+
 def pin_candidates(flat: Flattened, sets: Mapping[SSAValue, Abstract]) -> dict[int, Candidates]:
     """Candidates by pin and knob node of a flattened program."""
-    graph = flat.graph
-    wanted = {graph.args[node][0] for node in graph.of_kind("pin")}
-    return candidates(graph, {node: sets.get(flat.values[node]) for node in wanted})
+    return candidates(flat.graph, {flat.graph.args[pin][0]: values for pin, values in pin_sets(flat, sets).items()})
 
 
 def annotate(program: ProgramOp) -> Legality:
@@ -38,7 +43,9 @@ def annotate(program: ProgramOp) -> Legality:
     for op in program.block.ops:
         if isinstance(op, PinOp):
             op.candidates = ValueAttr(tuple(found[flat.nodes[op.res]].values))
-    outcome = judge(flat.graph, {node: c.values for node, c in found.items()}, input_domains(flat.graph))
+    domains = input_domains(flat.graph)
+    require_no_failures(flat.graph, pin_sets(flat, sets), domains)
+    outcome = judge(flat.graph, {node: c.values for node, c in found.items()}, domains)
     program.legality = ValueAttr({
         "candidates": outcome.candidates, "legal": outcome.legal, "proved": outcome.proved,
         "sampled": outcome.sampled})

@@ -245,7 +245,6 @@ def test_trap_08_what_moves_together_unpinned_need_not_once_pinned(tmp_path: Pat
     assert found.legality.legal == expected
 
 
-@pytest.mark.xfail(strict=True, raises=ZeroDivisionError, reason="only inputs are proved not to fail, not pins")
 def test_trap_08_no_legal_assignment_makes_an_operation_fail(tmp_path: Path) -> None:
     """Unpinned, the divisor is 1 to 4. With ``large`` true and four rows it is 0."""
     found = Written(tmp_path, "a: Unpinnable[int]", """assume(0 <= call.a <= 7)
@@ -253,6 +252,7 @@ def test_trap_08_no_legal_assignment_makes_an_operation_fail(tmp_path: Path) -> 
     rows = call.a + 1
     divisor = rows - 4 if large else 1
     return {"large": large, "rows": rows, "share": 60 // divisor}""").solve()
+    assert (True, 4) not in legal(found) and found.legality.legal == 15
     repin = Repin({**document(found, default_of(found)), "program": "program", "deployment": "test"})
     for large, rows in legal(found):
         repin({"large": large, "rows": rows})(3)

@@ -18,7 +18,7 @@ from detent.dialects.selir.semantics import SEMANTICS
 from detent.dialects.selir.structure import ProgramOp
 from detent.dialects.selir.unbound import FuncOp
 from detent.passes.candidates import Candidates
-from detent.passes.check_failures import check_failures
+from detent.passes.check_failures import check_failures, require_no_failures
 from detent.passes.control_dependence import flatten_branches
 from detent.passes.cut import batch_dependent
 from detent.passes.dce import delete_dead
@@ -31,7 +31,7 @@ from detent.passes.min_cut import insert_pins
 from detent.passes.partial_eval import Binding, bind
 from detent.passes.rules import Options
 from detent.passes.sweep import Simplifier, program_domains
-from detent.passes.value_ranges import pin_candidates
+from detent.passes.value_ranges import pin_candidates, pin_sets
 
 Progress = Callable[[str], None]
 Domain = range | tuple[Any, ...]
@@ -155,8 +155,11 @@ def pin_program(module: ModuleOp, facts: Mapping[str, Mapping[str, Any]], deploy
     moving = dict(zip(before.values, batch_dependent(before.graph, switches.control), strict=True))
     insert_pins(bound, control=switches.control, cut=switches.cut, flat=before)
     flat = Flattened(bound)
+    domains = input_domains(flat.graph)
+    if switches == Switches():
+        require_no_failures(flat.graph, pin_sets(flat, sweep.sets), domains)
     clock.step("judge")
-    return Pinned(bound, flat, input_domains(flat.graph), sweep.sets,
+    return Pinned(bound, flat, domains, sweep.sets,
                   [moving.get(value, False) for value in flat.values], failing_nodes(flat, sweep.sets),
                   [f"{s}.{n}" for s, n in binding.read], flat.points_location, clock.seconds)
 
