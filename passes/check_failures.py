@@ -18,6 +18,7 @@ from detent.dialects.selir.source import span_of
 from detent.dialects.selir.structure import ProgramOp
 from detent.dialects.selir.types import type_name
 from detent.passes.boxes import Domain, apply, piece
+from detent.passes.cut import BATCH_DEPENDENT
 from detent.passes.domains import Abstract, may_fail, too_large
 from detent.passes.errors import AnalysisError
 from detent.passes.flatten import Flattened
@@ -117,7 +118,8 @@ def _may_fail_on(graph: Graph, node: int, operands: list[Abstract]) -> bool:
 
 def _settled(graph: Graph, guard: int | None) -> int | None:
     """A guard that pins decide; one that still moves with the batch says nothing about an assignment."""
-    if guard is None or any(graph.kinds[leaf] == "input" for leaf in graph.leaves([guard])):
+    if guard is not None and any(graph.kinds[leaf] == "input" and graph.data[leaf].source in BATCH_DEPENDENT
+                                 for leaf in graph.leaves([guard])):
         return None
     return guard
 
