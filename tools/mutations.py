@@ -176,6 +176,20 @@ MUTATIONS = (
             "        check_failures(bound, sweep.sets)\n    delete_dead(bound.block)\n",
             "        delete_dead(bound.block)\n        check_failures(bound, sweep.sets)\n",
         ),
+        (
+            "trap 8: an assignment that makes an operation fail is legal",
+            "        require_no_failures(flat.graph, pin_sets(flat, sweep.sets), domains)\n",
+            "        pass\n",
+            (TRAPS,),
+        ),
+    ),
+    *_in(
+        "passes/check_failures.py",
+        (
+            "a guard that reads a request's input is no guard",
+            '== "input" and graph.data[leaf].source in BATCH_DEPENDENT',
+            '== "input"',
+        ),
     ),
     *_in(
         "passes/cut.py",
