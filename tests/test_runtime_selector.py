@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import pickle
 import struct
 from typing import Any
@@ -22,7 +23,7 @@ def selector() -> Selector:
 
 
 class Indexed:
-    """An integer of another library: equal to and hashed like Python's."""
+    """Stands for an integer as a tensor does: it may hold another one later."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -30,11 +31,21 @@ class Indexed:
     def __index__(self) -> int:
         return self.value
 
+
+class Integer(Indexed):
+    """An integer of another library: equal to and hashed like Python's."""
+
+    def __int__(self) -> int:
+        return self.value
+
     def __hash__(self) -> int:
         return hash(self.value)
 
     def __eq__(self, other: object) -> bool:
         return self.value == other
+
+
+numbers.Integral.register(Integer)
 
 
 def test_points_are_constants_and_request_inputs(selector: Selector) -> None:
@@ -87,17 +98,19 @@ def test_inputs_are_checked_against_the_signature(selector: Selector) -> None:
         selector.call(row=1, masked=True)
     with pytest.raises(BadInput, match="no value for input masked"):
         selector.call(rows=1)
-    for bad in (1.0, "1", None, True, [1]):
+    for bad in (1.0, "1", None, True, (1,), Indexed(5)):
         with pytest.raises(BadInput, match="input rows is .* pass one of type int"):
             selector(bad, True)
+    with pytest.raises(TypeError, match="unhashable type: 'list'"):
+        selector([1], True)
     with pytest.raises(BadInput, match="input masked is 1 of type int"):
         selector(1, 1)
-    assert selector(Indexed(5), True) is selector(5, True)
+    assert selector(Integer(5), True) is selector(5, True)
 
 
 def test_memory_tells_equal_values_of_other_types_apart(selector: Selector) -> None:
     assert selector(1, True) is selector(1, True)
-    for bad in ((True, True), (1.0, True), (1, 1), (1, 1.0), ([1], True)):
+    for bad in ((True, True), (1.0, True), (1, 1), (1, 1.0), ((1,), True)):
         with pytest.raises(BadInput, match="pass one of type"):
             selector(*bad)
     for count in (0, 1, 3):
@@ -128,8 +141,9 @@ def test_long_values_are_cut_in_messages(selector: Selector) -> None:
         Selector("p", [("x", "float")], [], [], "def select(x):\n    return {}\n", {})(10 ** 5000)
 
 
-def test_memory_is_bounded_and_recent_inputs_stay(selector: Selector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_recent_inputs_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selectors, "SEEN", 8)
+    selector = Repin(document())(DEFAULT)
     calls: list[int] = []
     function = selector.function
 
@@ -141,7 +155,6 @@ def test_memory_is_bounded_and_recent_inputs_stay(selector: Selector, monkeypatc
     for rows in range(1, 200):
         selector(rows, True)
         selector(1000, True)
-        assert len(selector._seen) + len(selector._old) <= 16
     assert len(calls) < 200 + 2 and len(selector._results) <= 8
     assert calls.count(1000) == 1
 

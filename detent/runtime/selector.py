@@ -7,6 +7,7 @@ remembered: every dispatch with such inputs fails.
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from types import MappingProxyType
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
     Conditions = Iterable[tuple[str, str, str, str, list[str]]]
     """Kind, message, text, ``file:line``, pins and knobs."""
 
-SEEN = 16_384
-"""Input combinations of one generation. Two generations are kept, so a selector remembers at most twice as many
-(with ten inputs some 15 MB); combinations used since the last change of generation stay."""
+SEEN = 32_768
+"""Input combinations a selector remembers (with ten inputs some 20 MB); the longest unused one goes first."""
 
 _SINGLE = struct.Struct("f")
 
@@ -72,7 +72,18 @@ def position(source: Mapping[str, Any] | None) -> str:
 
 
 class _Compiled:
-    """The part that both kinds of selector share: signature, checks of types, memory."""
+    """The part that both kinds of selector share: signature, checks of types, memory.
+
+    Every object has a ``__call__`` of its own in a slot: the interpreter finds there, without a step in Python, the
+    cache that knows the combinations seen. The cache tells types apart, because ``True``, ``1`` and ``1.0`` are
+    equal and only one of them fits an input. Selectors with float inputs remember nothing: 0.0 and -0.0 are equal,
+    are of one type, and may have different points.
+    """
+
+    __slots__ = ("__call__", "__dict__", "__weakref__")
+
+    __call__: Callable[..., Any]
+    """Points for the inputs in the order of :attr:`inputs`; values that cannot be hashed are a TypeError."""
 
     def __init__(self, program: str, inputs: Typed, points: Typed, conditions: Conditions, source: str,
                  code: CodeType | None) -> None:
@@ -82,15 +93,13 @@ class _Compiled:
         self.conditions = tuple(conditions)
         self.code = compile_source(source, program) if code is None else code
         self.function = load_code(self.code)
-        self._seen: dict[tuple[Any, ...], Any] = {}
-        self._old: dict[tuple[Any, ...], Any] = {}
         self._results: dict[Any, Any] = {}
         # Equal floats may be different values (0.0 and -0.0), so results that hold any are told apart by their text.
         self._float_points = any(kind in ("float", "f32") for kind in self.points_schema.values())
-        kinds = tuple(self.inputs.values())
-        self._float_inputs = "float" in kinds or "f32" in kinds
-        front: Any = _front(type(self), kinds)
-        self.__class__ = front
+        if {"float", "f32"}.isdisjoint(self.inputs.values()):
+            self.__call__ = functools.lru_cache(SEEN, typed=True)(self._new)
+        else:
+            self.__call__ = self._new
 
     def call(self, **inputs: Any) -> Any:
         """The same with inputs by name. Raises UnknownName or BadInput for a name too many or missing."""
@@ -102,30 +111,12 @@ class _Compiled:
             raise BadInput(f"{self.program}: no value for input {shorten(missing)}", "give every input a value")
         return self(*(inputs[name] for name in self.inputs))
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Points for the inputs in the order of :attr:`inputs`."""
-        # A selector's own class looks into its memory first (see _front).
-        return self._new(inputs)
-
-    def _new(self, inputs: tuple[Any, ...]) -> Any:
+    def _new(self, *inputs: Any) -> Any:
         checked = self._checked(inputs)
-        result = self._seen.get(checked)
-        if result is not None:
-            return result
-        result = self._old.get(checked)
-        if result is None:
-            try:
-                result = self._result(self._run(checked))
-            except Violation as violation:
-                raise self._explained(violation, checked) from None
-        if self._float_inputs and any(type(value) is float and value == 0 for value in checked):
-            return result  # 0.0 and -0.0 are equal and may have different points: they are not remembered
-        seen = self._seen
-        if len(seen) >= SEEN:
-            self._old, self._seen, self._results = seen, {}, {}
-            seen = self._seen
-        seen[checked] = result
-        return result
+        try:
+            return self._result(self._run(checked))
+        except Violation as violation:
+            raise self._explained(violation, checked) from None
 
     def _run(self, inputs: tuple[Any, ...]) -> Any:
         return self.function(*inputs)
@@ -139,11 +130,13 @@ class _Compiled:
         key = repr(values) if self._float_points else values
         shared = self._results.get(key)
         if shared is None:
+            if len(self._results) >= SEEN:
+                self._results.clear()
             shared = self._results[key] = MappingProxyType(points)
         return shared
 
     def _checked(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The inputs as plain Python values of the declared types; integers of other libraries are converted."""
+        """The inputs as plain Python values of the declared types; numbers of other libraries are converted."""
         if len(inputs) != len(self.inputs):
             raise BadInput(f"{self.program}: takes {len(self.inputs)} inputs, not {len(inputs)}",
                            f"their order is {', '.join(self.inputs)}")
@@ -170,44 +163,22 @@ class _Compiled:
         return Violation(*broken, text, dict(zip(self.inputs, inputs, strict=True)), remedy)
 
 
-_fronts: dict[tuple[type, tuple[str, ...]], type] = {}
-
-
-def _front(base: type, kinds: tuple[str, ...]) -> type:
-    """A subclass whose call looks inputs of these types up before anything else.
-
-    Equal values of other types (True, 1 and 1.0) find the same entry of a dict. Looking at every type in a loop
-    would cost more than the lookup, so the comparison is written out, once for each signature.
-    """
-    found = _fronts.get((base, kinds))
-    if found is None:
-        names = [f"x{i}" for i in range(len(kinds))]
-        exact = " and ".join(f"type({name}) is {_EXACT[kind].__name__}"
-                             for name, kind in zip(names, kinds, strict=True))
-        source = ("def __call__(self, *inputs):\n    try:\n"
-                  f"        [{', '.join(names)}] = inputs\n"
-                  f"        if {exact or 'True'}:\n"
-                  "            return self._seen[inputs]\n"
-                  "    except (KeyError, ValueError):\n        pass\n"
-                  "    return self._new(inputs)\n")
-        space: dict[str, Any] = {}
-        exec(compile(source, "<detent selector call>", "exec", dont_inherit=True), space)
-        call = space["__call__"]
-        call.__doc__ = base.__call__.__doc__
-        found = _fronts[base, kinds] = type(base.__name__, (base,), {"__call__": call, "__module__": base.__module__})
-    return found
-
-
 def _to_int(value: Any) -> int:
-    if isinstance(value, bool):
+    """Only numbers that cannot change: anything else with an ``__index__``, such as a tensor, may be the same key
+    with another value later."""
+    from numbers import Integral
+
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError
-    return int(value.__index__())
+    return int(value)
 
 
 def _to_float(value: Any) -> float:
-    if isinstance(value, bool):
+    from numbers import Real
+
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError
-    return float(value.__float__() if not isinstance(value, int) else value)
+    return float(value)
 
 
 def _to_bool(value: Any) -> bool:
