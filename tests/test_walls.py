@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -47,6 +48,18 @@ def test_runtime_is_the_standard_library_alone(root: Path) -> None:
     assert "detent.runtime" in ours
     assert {name for name in ours if not name.startswith("detent.runtime")} == {"detent"}
     assert {name.split(".")[0] for name in loaded - ours} <= sys.stdlib_module_names
+
+
+def test_kernels_import_nothing_of_ours(root: Path) -> None:
+    """The kernels' folder is no package, so that import-linter does not see it."""
+    files = sorted((root / "kernels").glob("*.py"))
+    assert files
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or "."] if isinstance(node, ast.ImportFrom) else []
+            ours = [name for name in names if name.split(".")[0] in ("detent", "")]
+            assert all(name.startswith("detent.kernels") for name in ours), (file.name, ours)
 
 
 def test_importing_detent_imports_nothing_else(root: Path) -> None:

@@ -1,0 +1,1 @@
+"""The battery: cells that show whether other requests change a request's bits, and who changed them."""
