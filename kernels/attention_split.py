@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -87,6 +88,12 @@ def attention_split(
     stride = UNSPLIT if num_splits == 1 else split_stride
     splits = min(num_splits, -(-max_context // stride))
     scale = (softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(head_dim)) * LOG2_E
+    if device.hopper:
+        device.cuda.attend(
+            torch, q, k_cache, v_cache, page_table, cu_seqlens_q, seqused_k, out, max_seqlen_q=max_seqlen_q,
+            max_context=max_context, splits=splits, stride=stride, scale=scale,
+            multiprocessors=device.multiprocessors(q.device))
+        return out
     padded = 1 << (head_dim - 1).bit_length()
     all_short = max_seqlen_q * group <= SPLIT_ROWS
     short_q = max_seqlen_q if all_short else int(batch > 1)  # requests up to it are split among programs
@@ -122,6 +129,8 @@ class _Device(NamedTuple):
     kernels: Any
     interpreted: bool
     options: dict[str, Any]
+    cuda: Any
+    hopper: bool  # the CUDA code is used
 
     def multiprocessors(self, device: Any) -> int:
         return 4 if self.interpreted else _multiprocessors(device)
@@ -140,11 +149,31 @@ def _device() -> _Device:
         import torch
         import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-        from detent.kernels import attention_split_triton
+        from detent.kernels import attention_split_cuda, attention_split_triton
     except ImportError as error:
         raise ImportError("attention_split needs PyTorch and Triton: pip install 'detent[torch,triton]'") from error
     interpreted = bool(triton.knobs.runtime.interpret)
-    return _Device(torch, attention_split_triton, interpreted, {} if interpreted else {"enable_fp_fusion": False})
+    hopper = not interpreted and implementation() == "sm90"
+    options = {} if interpreted else {"enable_fp_fusion": False}
+    return _Device(torch, attention_split_triton, interpreted, options, attention_split_cuda, hopper)
+
+
+@functools.cache
+def implementation() -> str:
+    """``"sm90"`` (CUDA, on Hopper GPUs where nvcc is found) or ``"triton"``; ``DETENT_ATTENTION_SPLIT`` chooses.
+
+    One process uses one of them for everything. Between them a row's bits differ, so a commitment tuple names it.
+    """
+    import torch
+
+    from detent.kernels import attention_split_cuda
+
+    chosen = os.environ.get("DETENT_ATTENTION_SPLIT")
+    _refuse(chosen not in (None, "", "sm90", "triton"), f"DETENT_ATTENTION_SPLIT={chosen} is not sm90 or triton")
+    if chosen:
+        return chosen
+    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    return "sm90" if hopper and attention_split_cuda.compiler() else "triton"
 
 
 def _partials(torch: Any, q: Tensor, rows: int, head_dim: int, direct: bool) -> tuple[Tensor, Tensor, Tensor]:
