@@ -1,0 +1,1 @@
+"""A small PyTorch engine: CPU first, the same code on a GPU."""

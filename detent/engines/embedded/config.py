@@ -1,0 +1,156 @@
+"""What an engine must know of a model and of itself: shapes of the one, limits of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from detent.runtime.errors import BadFile, DetentError, UnknownName
+
+LLAMA, QWEN3, QWEN3_MOE = "llama", "qwen3", "qwen3-moe"
+ARCHITECTURES = {
+    "LlamaForCausalLM": LLAMA, "Qwen3ForCausalLM": QWEN3, "Qwen3MoeForCausalLM": QWEN3_MOE,
+    "llama": LLAMA, "qwen3": QWEN3, "qwen3moe": QWEN3_MOE,
+}
+"""Names in ``config.json`` (``architectures``) and in GGUF (``general.architecture``)."""
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary embedding. ``scaling``: Llama 3.1's ``factor, low_freq_factor, high_freq_factor,
+    original_max_position_embeddings``; None for none."""
+
+    base: float = 10000.0
+    scaling: tuple[float, float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """Shapes of a Llama-type or Qwen3-MoE-type model, per layer; all layers are alike.
+
+    ``intermediate``: width of the dense MLP, or of one expert where ``experts`` > 0. ``norm_topk``: whether the
+    weights of a token's experts are divided by their sum. ``special``: ids that stand for no text; ``eos`` those that
+    end an answer.
+    """
+
+    name: str
+    architecture: str
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    context: int
+    norm_eps: float = 1e-5
+    rope: Rope = Rope()
+    tied: bool = False
+    experts: int = 0
+    experts_per_token: int = 0
+    norm_topk: bool = True
+    eos: tuple[int, ...] = ()
+    special: tuple[int, ...] = ()
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether queries and keys are normalised per head before they are rotated."""
+        return self.architecture in (QWEN3, QWEN3_MOE)
+
+    @property
+    def qkv_width(self) -> int:
+        """Rows of the joint projection to queries, keys and values."""
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """``(N, K)`` of every weight ``[N, K]`` that goes through ``ops.linear``, by what it is."""
+        shapes = {"qkv": (self.qkv_width, self.hidden), "output": (self.hidden, self.heads * self.head_dim)}
+        if self.experts:
+            shapes["router"] = (self.experts, self.hidden)
+        else:
+            shapes |= {"gate_up": (2 * self.intermediate, self.hidden), "down": (self.hidden, self.intermediate)}
+        return shapes | {"logits": (self.vocabulary, self.hidden)}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an engine accepts: ``max_seqs`` requests and ``budget`` tokens a step, ``context`` tokens a request,
+    ``pages`` KV pages of ``page`` tokens."""
+
+    max_seqs: int = 512
+    budget: int = 1024
+    context: int = 8192
+    page: int = 16
+    pages: int = 2048
+
+    @classmethod
+    def of(cls, config: Config, **chosen: int) -> Limits:
+        """The limits for a model: the defaults, what is chosen, and no longer a context than the model has.
+
+        Raises DetentError for limits that no engine can keep.
+        """
+        limits = cls(**{"context": min(cls.context, config.context), **chosen})
+        for name, value in vars(limits).items():
+            if value < 1:
+                raise DetentError(f"{name} is {value}", "give at least 1")
+        if limits.context > config.context:
+            raise DetentError(f"context {limits.context} is longer than the {config.context} tokens of {config.name}",
+                              "give a shorter one")
+        return limits
+
+
+def architecture(name: str, where: str) -> str:
+    """One of :data:`ARCHITECTURES`' values. Raises UnknownName."""
+    if name not in ARCHITECTURES:
+        raise UnknownName("architecture", name, list(ARCHITECTURES), where)
+    return ARCHITECTURES[name]
+
+
+def from_hugging_face(content: Mapping[str, Any], where: str, name: str, special: tuple[int, ...]) -> Config:
+    """The configuration that a ``config.json`` states. Raises BadFile for what this engine does not compute."""
+    names = content.get("architectures") or ["none"]
+    kind = architecture(str(names[0]), where)
+
+    def need(key: str) -> Any:
+        if content.get(key) is None:
+            raise BadFile(where, f"lacks {key}", "give a complete checkpoint")
+        return content[key]
+
+    refused = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "decoder_sparse_step": 1,
+               "mlp_only_layers": [], "use_sliding_window": False}
+    for key, only in refused.items():
+        value = content.get(key)
+        if value is not None and value != only:
+            raise BadFile(where, f"{key} is {value!r}", f"this engine computes models with {key} {only!r}")
+    heads, hidden = int(need("num_attention_heads")), int(need("hidden_size"))
+    moe = kind == QWEN3_MOE
+    eos = content.get("eos_token_id")
+    return Config(
+        name=name, architecture=kind, vocabulary=int(need("vocab_size")), hidden=hidden,
+        layers=int(need("num_hidden_layers")), heads=heads,
+        kv_heads=int(content.get("num_key_value_heads") or heads),
+        head_dim=int(content.get("head_dim") or hidden // heads),
+        intermediate=int(need("moe_intermediate_size" if moe else "intermediate_size")),
+        context=int(need("max_position_embeddings")), norm_eps=float(need("rms_norm_eps")),
+        rope=_rope(content, where), tied=bool(content.get("tie_word_embeddings", False)),
+        experts=int(content.get("num_experts") or need("num_local_experts")) if moe else 0,
+        experts_per_token=int(need("num_experts_per_tok")) if moe else 0,
+        norm_topk=bool(content.get("norm_topk_prob", False)),
+        eos=() if eos is None else tuple(eos) if isinstance(eos, list) else (int(eos),), special=special)
+
+
+def _rope(content: Mapping[str, Any], where: str) -> Rope:
+    stated = content.get("rope_parameters") or content.get("rope_scaling") or {}  # before and since transformers 5
+    base = float(stated.get("rope_theta") or content.get("rope_theta") or Rope.base)
+    kind = stated.get("rope_type", stated.get("type", "default"))
+    if kind == "default":
+        return Rope(base)
+    if kind != "llama3":
+        raise BadFile(where, f"rope type {kind!r}", "this engine knows default and llama3")
+    keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    if any(key not in stated for key in keys):
+        raise BadFile(where, f"rope type llama3 without {', '.join(k for k in keys if k not in stated)}",
+                      "give a complete checkpoint")
+    factor, low, high, original = (float(stated[key]) for key in keys)
+    return Rope(base, (factor, low, high, original))
