@@ -12,7 +12,7 @@ from detent.runtime.coverage import Coverage, known, load, read
 from detent.runtime.deployment import known as deployments
 from detent.runtime.deployment import load as load_deployment
 from detent.runtime.errors import DetentError, UnknownName
-from detent.runtime.settings import Check, Switch
+from detent.runtime.settings import Check, FactValue, Switch
 from detent.runtime.sources import registry
 
 ENGINES = ("vllm", "sglang")
@@ -108,12 +108,17 @@ def test_deployments_agree_with_the_table_of_their_engine(name: str) -> None:
 
 
 def settled(coverage: Coverage) -> dict[tuple[str, str], Any]:
-    """A configuration that the table is content with."""
+    """A configuration that the table is content with; every fact that it names is 64."""
     values: dict[tuple[str, str], Any] = {}
-    for check in coverage.refusals():
+    settings = [*coverage.switches(), *coverage.refusals()]
+    for each in settings:
+        named = each.value if isinstance(each, Switch) else each.at_most
+        if isinstance(named, FactValue):
+            values["fact", named.name] = 64
+    for check in (each.of(lambda name: 64) for each in coverage.refusals()):
         values[check.kind, check.name] = (None if check.absent else check.allowed[0] if check.allowed
                                           else check.at_most)
-    for switch in coverage.switches():
+    for switch in (each.of(lambda name: 64) for each in coverage.switches()):
         values[switch.kind, switch.name] = ["none", switch.value] if switch.has else switch.value
     return values
 
@@ -129,6 +134,37 @@ def test_problems_name_every_setting_that_is_not_as_it_must_be(engine: str) -> N
             "something else" if (kind, name) == (each.kind, each.name) else values[kind, name]))
         assert problem.startswith(f"{each.name} is 'something else'") and "\n" not in problem
         assert f"({', '.join(each.rows)})" in problem and each.why in problem
+
+
+def test_sglang_refuses_factors_that_follow_the_longest_request() -> None:
+    """LongRoPE in SGLang takes its long factors for all rows as soon as one is past the original context."""
+    coverage = load("sglang")
+    values = settled(coverage)
+    assert coverage.row("X-46").status == "refused"
+    place = "model_config.hf_text_config."
+    for name in ("rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"):
+        for kind in ("longrope", "su"):
+            told = {**values, ("option", place + name): kind}
+            (problem,) = coverage.problems(lambda *each, told=told: told[each])  # type: ignore[misc]
+            assert problem.startswith(f"{place}{name} is '{kind}'") and problem.endswith("(X-46)")
+        for kind in ("default", "llama3", "yarn"):
+            told = {**values, ("option", place + name): kind}
+            assert coverage.problems(lambda *each, told=told: told[each]) == []  # type: ignore[misc]
+    # vLLM decides by its longest context, once: nothing to refuse there.
+    assert not any("rope_scaling" in check.name for check in load("vllm").refusals())
+
+
+def test_values_that_are_facts(tmp_path: Path) -> None:
+    of = '{ fact = "limits.max_num_seqs" }'
+    coverage = table(tmp_path, HEAD + SET.replace('["moe"]', f'[{{ option = "seqs", value = {of} }}]')
+                     + REFUSE.replace("01", "02").replace('["moe"]', f'[{{ option = "most", at_most = {of} }}]'))
+    assert [str(each) for row in coverage.rows for each in (*row.switches, *row.checks)] == [
+        "seqs = the fact limits.max_num_seqs", "most is at most the fact limits.max_num_seqs"]
+    values = {("option", "seqs"): None, ("option", "most"): 9, ("fact", "limits.max_num_seqs"): 8}
+    assert coverage.problems(lambda *each: values[each]) == [
+        "seqs is absent: set seqs = 8; because (X-01)", "most is 9, served where most is at most 8; because (X-02)"]
+    values |= {("option", "seqs"): 8, ("option", "most"): 8}
+    assert coverage.problems(lambda *each: values[each]) == []
 
 
 def test_settings_of_several_rows_are_asked_once() -> None:
@@ -220,6 +256,13 @@ def test_a_small_table(tmp_path: Path) -> None:
     (HEAD + SET.replace('["moe"]', '[{ option = "x", value = 1 }]')
      + SET.replace("01", "02").replace('["moe"]', '[{ option = "x", value = 2 }]'),
      "rows X-01 and X-02 set x differently"),
+    (HEAD + SET.replace('["moe"]', '[{ option = "x", value = { fact = "a.b" } }]')
+     + SET.replace("01", "02").replace('["moe"]', '[{ option = "x", value = { fact = "a.c" } }]'),
+     "rows X-01 and X-02 set x differently"),
+    (HEAD + SET.replace('["moe"]', '[{ option = "x", value = { fact = "a" } }]'), "x is {'fact': 'a'}; write { fact"),
+    (HEAD + SET.replace('["moe"]', '[{ option = "x", value = { fact = "a.b" } }]')
+     + REFUSE.replace("01", "02").replace('["moe"]', '[{ option = "x", at_most = 9 }]'),
+     "row X-02 refuses what row X-01 sets: x = the fact a.b"),
     (HEAD + SET.replace('["moe"]', '[{ option = "x", value = 1 }]')
      + REFUSE.replace("01", "02").replace('["moe"]', '[{ option = "x", allowed = [2] }]'),
      "row X-02 refuses what row X-01 sets: x = 1"),

@@ -105,7 +105,13 @@ def _json(coverage: Coverage, rows: list[Row]) -> dict[str, Any]:
 
 
 def _switch(switch: Switch) -> dict[str, Any]:
-    return {switch.kind: switch.name, "has" if switch.has else "value": switch.value}
+    return {switch.kind: switch.name, "has" if switch.has else "value": _value(switch.value)}
+
+
+def _value(value: Any) -> Any:
+    from detent.runtime.settings import FactValue
+
+    return {"fact": value.name} if isinstance(value, FactValue) else value
 
 
 def _check(check: Check) -> dict[str, Any]:
@@ -116,5 +122,5 @@ def _check(check: Check) -> dict[str, Any]:
     if check.absent:
         found["absent"] = True
     if check.at_most is not None:
-        found["at_most"] = check.at_most
+        found["at_most"] = _value(check.at_most)
     return found

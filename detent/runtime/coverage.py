@@ -13,7 +13,7 @@ import re
 from detent.runtime.deployment import PROGRAMS
 from detent.runtime.encoding import strict_toml
 from detent.runtime.errors import BadFile, UnknownName
-from detent.runtime.settings import check_of, switch_of, text
+from detent.runtime.settings import FactValue, check_of, switch_of, text
 from detent.runtime.sources import registry
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ class Coverage:
         return {name for row in self.rows for name in row.programs}
 
     def switches(self) -> list[Switch]:
-        """Settings to make before the engine starts, each once."""
+        """Settings to make before the engine starts, each once; ``Switch.of`` fills in what is a fact's."""
         return list(dict.fromkeys(switch for row in self.rows for switch in row.switches))
 
     def refusals(self) -> list[Check]:
@@ -82,11 +82,15 @@ class Coverage:
         ``value_of(kind, name)`` reads an option, a variable or a fact; None is what is not set.
         """
         lines = []
-        for switch in self.switches():
+
+        def fact(name: str) -> Any:
+            return value_of("fact", name)
+
+        for switch in (each.of(fact) for each in self.switches()):
             found = value_of(switch.kind, switch.name)
             if not switch.is_set(found):
                 lines.append(f"{switch.name} is {text(found)}: set {switch}; {switch.why} ({', '.join(switch.rows)})")
-        for check in self.refusals():
+        for check in (each.of(fact) for each in self.refusals()):
             found = value_of(check.kind, check.name)
             if not check.allows(found):
                 lines.append(f"{check.name} is {text(found)}, served where {check}; {check.why} "
@@ -202,8 +206,15 @@ def _refuse_conflicts(coverage: Coverage) -> None:
             if (switch.kind, switch.name) == (other.kind, other.name) and not (switch.has and other.has):
                 raise BadFile(coverage.path, f"rows {other.rows[0]} and {switch.rows[0]} set {switch.name} differently")
         for check in coverage.refusals():
-            if (switch.kind, switch.name) == (check.kind, check.name) and not check.allows(switch.value):
+            if (switch.kind, switch.name) == (check.kind, check.name) and _refuses(check, switch):
                 raise BadFile(coverage.path, f"row {check.rows[0]} refuses what row {switch.rows[0]} sets: {switch}")
+
+
+def _refuses(check: Check, switch: Switch) -> bool:
+    """Whether a check stops the engine for what a switch sets, whatever the deployment's facts are."""
+    if isinstance(switch.value, FactValue):
+        return switch.value != check.at_most
+    return not check.allows(switch.value)
 
 
 def _share(rows: Iterable[Row]) -> None:
