@@ -1,0 +1,120 @@
+"""Two outputs of one request as bits: where they part, and what the engine says of that token."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from detent.engines.interface import Output
+
+KERNEL = "selection constant, bits differ"
+PROGRAM = "selection differs"
+UNKNOWN = "selections not told"
+UNSTEADY = "the reference does not repeat"
+ENDED = "ended"
+"""Stands for the value where one of two outputs has no more tokens."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first token at which two outputs differ.
+
+    ``at``: its number among the reference's output tokens. ``what``: "token", "logprob" or "length". ``reference``
+    and ``perturbed``: both values, as text. ``tokens``: both ids. ``same_inputs`` and ``other_inputs``: how many more
+    tokens differ, after the same ids and after other ids; the latter are no evidence of their own. ``copy``: which
+    of several copies of the request it is. ``diagnosis``: one of this module's constants. ``points``: selection
+    points that differed up to this token: ``{point: (token, reference's value, perturbed value)}``.
+    """
+
+    at: int
+    what: str
+    reference: str
+    perturbed: str
+    tokens: tuple[int | None, int | None]
+    same_inputs: int
+    other_inputs: int
+    diagnosis: str
+    points: dict[str, tuple[int, Any, Any]]
+    copy: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "tokens": list(self.tokens),
+                "points": {name: list(values) for name, values in self.points.items()}}
+
+
+def compare(reference: Output, perturbed: Output, skip: int, bits: bool, copy: int = 0) -> Difference | None:
+    """The first difference, or None. ``skip``: tokens of the reference that the perturbed prompt already holds.
+    ``bits``: log-probabilities are IEEE doubles, not digits. Token ids come first: where they differ, the
+    log-probabilities are those of other tokens."""
+    pairs = list(zip(reference.tokens[skip:], perturbed.tokens, strict=False))
+    probs = list(zip(reference.logprobs[skip:], perturbed.logprobs, strict=False))
+    differing = [i for i, ((a, b), (p, q)) in enumerate(zip(pairs, probs, strict=True)) if a != b or p != q]
+    if not differing:
+        lengths = len(reference.tokens) - skip, len(perturbed.tokens)
+        if lengths[0] == lengths[1]:
+            return None
+        at = min(lengths)
+        was, now = (ENDED if at >= length else "goes on" for length in lengths)
+        diagnosis, points = _diagnosis(reference, perturbed, skip, at)
+        ids = _token(reference, skip + at), _token(perturbed, at)
+        return Difference(skip + at, "length", was, now, ids, 0, 0, diagnosis, points, copy)
+    at = differing[0]
+    parted = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    same = sum(at < i <= parted for i in differing)
+    was, now = (shown(value, bits) for value in probs[at])
+    diagnosis, points = _diagnosis(reference, perturbed, skip, at)
+    return Difference(skip + at, "token" if at == parted else "logprob", was, now, pairs[at], same,
+                      len(differing) - 1 - same, diagnosis, points, copy)
+
+
+def _token(output: Output, at: int) -> int | None:
+    return output.tokens[at] if at < len(output.tokens) else None
+
+
+def _diagnosis(reference: Output, perturbed: Output, skip: int,
+               at: int) -> tuple[str, dict[str, tuple[int, Any, Any]]]:
+    """What the selections say. Earlier tokens count: they wrote the KV that this one reads."""
+    points: dict[str, tuple[int, Any, Any]] = {}
+    steps = list(zip(reference.steps[skip:], perturbed.steps, strict=False))[:at + 1]
+    told = False
+    for token, (was, now) in enumerate(steps):
+        if was.selections is None or now.selections is None:
+            continue
+        told = True
+        for name in sorted({*was.selections, *now.selections}):
+            values = was.selections.get(name), now.selections.get(name)
+            if values[0] != values[1]:
+                points.setdefault(name, (skip + token, *values))
+    return (PROGRAM if points else KERNEL) if told else UNKNOWN, points
+
+
+def shown(logprob: bytes, bits: bool) -> str:
+    """A log-probability as text: the number and its bits, or the reply's digits."""
+    if not bits:
+        return logprob.decode("ascii", "replace")
+    (value,) = struct.unpack(">d", logprob)
+    return f"{value!r} ({logprob.hex()})"
+
+
+def no_evidence(output: Output, asked: int, bits: bool) -> str:
+    """Why an output's bits show nothing although they did not change; empty where they do."""
+    if not output.tokens:
+        return "no output token"
+    if len(output.tokens) < asked:
+        return f"ended after {len(output.tokens)} of {asked} output tokens"
+    if asked > 1 and len(set(output.logprobs)) == 1:
+        return f"all log-probabilities are {shown(output.logprobs[0], bits)}: such bits cannot show a change"
+    return ""
+
+
+def broken(output: Output, bits: bool) -> str:
+    """Why an output cannot be compared at all; empty where it can."""
+    if output.finish == "refused":
+        return output.error or "the engine refused the request"
+    if len(output.logprobs) != len(output.tokens):
+        return f"{len(output.tokens)} tokens came with {len(output.logprobs)} log-probabilities"
+    if bits and any(len(p) != 8 or math.isnan(struct.unpack(">d", p)[0]) for p in output.logprobs):
+        return "a log-probability is not a number"
+    return ""

@@ -1,0 +1,205 @@
+"""Serves the cells' scenarios on a target and judges what comes back."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from detent.battery import evidence
+from detent.battery.cells import paper, strong
+from detent.battery.compare import UNSTEADY, Difference, broken, compare, no_evidence
+from detent.battery.extended import extended
+from detent.battery.random_batches import random_cells
+from detent.battery.report import (
+    CHANGED,
+    COULD_NOT_RUN,
+    NOT_APPLICABLE,
+    NOT_EXERCISED,
+    SAME,
+    Progress,
+    Report,
+    Result,
+)
+from detent.battery.scenario import EXTENDED, PAPER, SEEN, STRONG, Cell, Scenario, Served
+from detent.battery.workload import Sizes, Workload, alone
+from detent.engines.interface import Output, Submission, Target
+from detent.runtime.errors import DetentError
+
+SETS: dict[str, tuple[str, ...]] = {PAPER: (PAPER,), STRONG: (STRONG,), EXTENDED: (EXTENDED,),
+                                    "all": (PAPER, STRONG, EXTENDED)}
+FAILURES = 3
+"""Cells in a row at which the target raises an error; after these it is left alone."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which cells, and with which prompts. ``sets``: names of :data:`SETS`. ``random``: random batches beside them.
+    ``long``: tokens of a long prompt (None: by the target). ``resume``: a file to go on from and to write."""
+
+    sets: tuple[str, ...] = (PAPER,)
+    random: int = 0
+    seed: int = 0
+    long: int | None = None
+    resume: str | None = None
+
+
+def cells_of(work: Workload, settings: Settings) -> list[Cell]:
+    """The chosen cells, each once, in the order of the sets."""
+    groups = dict.fromkeys(group for name in settings.sets for group in SETS[name])
+    makers: dict[str, Callable[[Workload], list[Cell]]] = {PAPER: paper, STRONG: strong, EXTENDED: extended}
+    found = [cell for group in groups for cell in makers[group](work)]
+    return found + random_cells(work, settings.random, settings.seed)
+
+
+def verify(target: Target, settings: Settings, progress: Callable[[int, int, str], None] | None = None) -> Report:
+    """Run the battery. ``progress`` is told the number of the cell that begins, how many there are, and its name.
+
+    Raises DetentError for settings that do not fit the target; what goes wrong while serving is a cell's verdict.
+    """
+    traits = target.traits
+    sizes = Sizes.of(traits, settings.long)
+    # A cache that cannot be emptied may still hold an earlier run's prompts.
+    salt = "" if traits.can_flush else os.urandom(4).hex()
+    record = Progress(settings.resume, traits, sizes, settings.seed, salt)
+    cells = cells_of(Workload(traits, sizes, settings.seed, record.salt), settings)
+    with Runner(target) as runner:
+        for number, cell in enumerate(cells, 1):
+            if cell.name not in record.results:
+                if progress is not None:
+                    progress(number, len(cells), cell.name)
+                record.add(runner.run(cell))
+    return record.report([cell.name for cell in cells])
+
+
+def _result(cell: Cell, verdict: str, reason: str, reference: Served | None = None, perturbed: Served | None = None,
+            differences: Sequence[Difference] = ()) -> Result:
+    return Result(cell.name, cell.group, cell.kind, cell.what, verdict, reason,
+                  None if reference is None else evidence.observed(reference),
+                  None if perturbed is None else evidence.observed(perturbed), tuple(differences))
+
+
+class CannotRestart(DetentError):
+    """The target cannot start a fresh process; the cell does not apply."""
+
+
+class Runner:
+    """One target's cells. References that several cells share are served once, where the cache can be emptied."""
+
+    def __init__(self, target: Target) -> None:
+        self._target, self._bits = target, target.traits.resolution.endswith("bits")
+        self._served: dict[Scenario, Served] = {}
+        self._other: Target | None = None
+        self._failures: list[str] = []
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self._other is not None:
+            self._other.close()
+
+    # ---- what a plan may use ------------------------------------------------------------------------------------
+
+    def serve(self, scenario: Scenario) -> Served:
+        if scenario not in self._served:
+            served = self._run(scenario)
+            if any(broken(output, self._bits) for output in served.all_outputs):
+                return served  # not kept: it may come out better next time
+            self._served[scenario] = served
+        return self._served[scenario]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._target.decode(tokens)
+
+    # ---- a cell -------------------------------------------------------------------------------------------------
+
+    def run(self, cell: Cell) -> Result:
+        """The cell's result. A target that fails cell after cell is not asked again."""
+        if cell.unfit:
+            return _result(cell, NOT_APPLICABLE, cell.unfit)
+        if len(self._failures) == FAILURES:
+            return _result(cell, COULD_NOT_RUN, f"left out after {FAILURES} failures in a row: {self._failures[-1]}")
+        started = time.monotonic()
+        try:
+            result = self._judged(cell)
+            self._failures.clear()
+        except CannotRestart as error:
+            result = _result(cell, NOT_APPLICABLE, error.message)
+        except DetentError as error:
+            result = _result(cell, COULD_NOT_RUN, str(error))
+            self._failures.append(str(error))
+        if not self._target.traits.can_flush:
+            self._served.clear()  # its prompts are this cell's own
+        return replace(result, seconds=time.monotonic() - started)
+
+    def _judged(self, cell: Cell) -> Result:
+        reference, perturbed = self._pair(*cell.plan(self))
+        for served in (reference, perturbed):
+            for output, submission in _asked(served):
+                fault = broken(output, self._bits)
+                if fault:
+                    whose = f"{submission.request.name}: " if submission.request.name else ""
+                    return _result(cell, COULD_NOT_RUN, whose + fault, reference, perturbed)
+        found = cell.judge(reference, perturbed)
+        differences = self._differences(reference, perturbed, cell.skip)
+        if differences:
+            differences = self._steady(reference, differences)
+            doubt = "" if found.state == SEEN else "the perturbation was not seen: "
+            return _result(cell, CHANGED, doubt + found.text, reference, perturbed, differences)
+        asked = perturbed.scenario.batch[perturbed.scenario.subjects[0]].request.max_tokens
+        nothing = no_evidence(perturbed.subject, asked, self._bits)
+        if found.state != SEEN or nothing:
+            return _result(cell, NOT_EXERCISED, nothing or found.text, reference, perturbed)
+        return _result(cell, SAME, found.text, reference, perturbed)
+
+    def _pair(self, reference: Scenario, perturbed: Scenario) -> tuple[Served, Served]:
+        """Both served, in the order that gives each the cache it needs."""
+        if self._target.traits.can_flush or reference in self._served:
+            return self.serve(reference), self._run(perturbed)
+        if perturbed.before and not reference.before:
+            # Nothing empties the cache: what must find a part of the prompt there goes first, and the reference
+            # finds all of it.
+            served = self._run(perturbed)
+            return self.serve(reference), served
+        for place in reference.subjects:
+            # Both find the whole prompt in the cache.
+            self._run(alone(replace(reference.batch[place].request, max_tokens=1)))
+        return self.serve(reference), self._run(perturbed)
+
+    def _run(self, scenario: Scenario) -> Served:
+        target = self._restarted() if scenario.fresh else self._target
+        if target.traits.can_flush:
+            target.flush()
+        before = tuple(tuple(target.run(batch)) for batch in scenario.before)
+        return Served(scenario, tuple(target.run(scenario.batch)), before)
+
+    def _restarted(self) -> Target:
+        if self._other is None:
+            try:
+                self._other = self._target.fresh()
+            except DetentError as error:
+                raise CannotRestart(str(error)) from error
+        return self._other
+
+    def _differences(self, reference: Served, perturbed: Served, skip: int) -> list[Difference]:
+        found = (compare(reference.subject, output, skip, self._bits, copy)
+                 for copy, output in enumerate(perturbed.subjects))
+        return [difference for difference in found if difference is not None]
+
+    def _steady(self, reference: Served, differences: list[Difference]) -> list[Difference]:
+        """The differences, with another diagnosis where the reference does not come out the same once more."""
+        again = self._run(reference.scenario)
+        if any(broken(output, self._bits) for output in again.subjects):
+            return differences
+        if compare(reference.subject, again.subject, 0, self._bits) is None:
+            return differences
+        return [replace(difference, diagnosis=UNSTEADY) for difference in differences]
+
+
+def _asked(served: Served) -> list[tuple[Output, Submission]]:
+    submissions = [*served.scenario.batch, *(s for batch in served.scenario.before for s in batch)]
+    return list(zip(served.all_outputs, submissions, strict=True))
