@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 
 from detent.cli.app import detent
+from detent.runtime.deployment import load
+from detent.runtime.spec import defaults
 
+CONFIGS = Path(__file__).parent / "data" / "configs"
 DEPLOYMENT = "qwen3-30b-a3b-tp4-h200"
 
 
@@ -39,3 +43,12 @@ def refused(*arguments: str | os.PathLike[str]) -> str:
     assert len(lines) == 1 and result.stderr.rstrip().endswith(lines[0]), result.stderr
     assert "Traceback" not in result.stderr
     return lines[0].removeprefix("error: ")
+
+
+def arguments_of(name: str) -> list[str]:
+    """How a deployment that comes with Detent is written anew."""
+    facts = load(name).facts
+    gpu = next(label for label, gpu in defaults()["gpu"].items() if gpu["name"] == facts["gpu"]["name"])
+    config = CONFIGS / facts["model"]["name"] / "config.json"
+    return ["--model-config", str(config), "--gpu", gpu, "--tp", str(facts["parallel"]["tensor_parallel"]),
+            "--engine", facts["engine"]["name"]]

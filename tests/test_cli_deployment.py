@@ -8,24 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_support import done, invoke, loaded, refused
+from cli_support import CONFIGS, arguments_of, done, invoke, loaded, refused
 
 from detent.runtime.coverage import known as known_engines
 from detent.runtime.deployment import PROGRAMS, known, load
 from detent.runtime.spec import defaults
 
-CONFIGS = Path(__file__).parent / "data" / "configs"
 TABLES = Path(PROGRAMS) / "tables" / "vllm-0.26.0"
 H200_TP2 = TABLES / "E=128,N=384,device_name=NVIDIA_H200.json"
-
-
-def arguments_of(name: str) -> list[str]:
-    """How a deployment that comes with Detent is written anew."""
-    facts = load(name).facts
-    gpu = next(label for label, gpu in defaults()["gpu"].items() if gpu["name"] == facts["gpu"]["name"])
-    config = CONFIGS / facts["model"]["name"] / "config.json"
-    return ["--model-config", str(config), "--gpu", gpu, "--tp", str(facts["parallel"]["tensor_parallel"]),
-            "--engine", facts["engine"]["name"]]
 
 
 @pytest.mark.parametrize("name", known())
@@ -97,6 +87,22 @@ def test_head_dim_and_kv_heads_may_be_left_out(tmp_path: Path) -> None:
         128, 128, 32, "mine")
 
 
+@pytest.mark.parametrize(("base", "changes", "head_dim"), [
+    ("gemma-7b-it", {}, 256), ("Qwen3-14B", {}, 128), ("Phi-3.5-mini", {}, 96), ("SmolLM2-135M", {}, 64),
+    ("Qwen3-14B", {"hidden_size": 5152}, 128), ("Llama-3.1-8B", {"model_type": "mistral", "sliding_window": None}, 128),
+])
+def test_a_head_dim_that_is_not_named_is_that_of_the_type(base: str, changes: dict[str, Any], head_dim: int,
+                                                          tmp_path: Path) -> None:
+    """hidden_size / num_attention_heads only where the type's own configuration says so: gemma-7b has 3072 / 16."""
+    model = facts_of(config(tmp_path, base, drop=("head_dim",), **changes))["model"]
+    assert (model["head_dim"], model["head_dim_v"]) == (head_dim, head_dim)
+
+
+def test_long_factors_do_not_matter_below_the_original_context(tmp_path: Path) -> None:
+    path = config(tmp_path, "Phi-3.5-mini", max_position_embeddings=4096)
+    assert facts_of(path, engine="sglang")["limits"]["max_context"] == 4096
+
+
 @pytest.mark.parametrize(("changes", "engine", "left"), [
     ({}, "vllm", -1),
     ({"sliding_window": 4096}, "vllm", -1),  # use_sliding_window is false
@@ -161,7 +167,8 @@ def test_no_table(tmp_path: Path) -> None:
     ({"hidden_size": True}, [], ["hidden_size is True, not int"]),
     ({"num_hidden_layers": 0}, [], ["num_hidden_layers is 0", "at least 1"]),
     ({"num_key_value_heads": 7}, [], ["num_attention_heads 32 is no multiple of num_key_value_heads 7"]),
-    ({"hidden_size": 4100, "drop": ("head_dim",)}, [], ["hidden_size 4100 is no multiple of num_attention_heads 32"]),
+    ({"base": "Llama-3.1-8B", "hidden_size": 4100, "drop": ("head_dim",)}, [],
+     ["hidden_size 4100 is no multiple of num_attention_heads 32"]),
     ({}, ["--tp", "3"], ["--tp 3", "num_attention_heads 32"]),
     ({"num_attention_heads": 48, "num_key_value_heads": 4}, ["--tp", "6"], ["--tp 6", "num_key_value_heads 4"]),
     ({"intermediate_size": 12289}, ["--tp", "2"], ["--tp 2", "intermediate_size 12289"]),
@@ -181,7 +188,18 @@ def test_no_table(tmp_path: Path) -> None:
      [f"the table {H200_TP2.name} is for columns of an expert 384, the facts say 768"]),
     ({"base": "Qwen3-30B-A3B"}, ["--tp", "2", "--gpu", "H100", "--moe-table", str(H200_TP2)],
      ["is for GPU NVIDIA_H200, the facts say NVIDIA_H100_80GB_HBM3"]),
-    ({"base": "Qwen3-30B-A3B"}, ["--moe-table", "no.json"], ["no.json: No such file"]),
+    ({"base": "Qwen3-30B-A3B"}, ["--moe-table", "no.json"],
+     ["no.json: No such file", "the engine's tuned table with --moe-table"]),
+    ({"num_attention_heads": 36, "num_key_value_heads": 6}, ["--tp", "4"], ["--tp 4", "num_key_value_heads 6"]),
+    ({"base": "gemma-7b-it", "drop": ("num_key_value_heads",)}, [], ["has no num_key_value_heads"]),
+    ({"base": "Qwen3-30B-A3B", "drop": ("head_dim",)}, ["--tp", "2"], ["has no head_dim"]),
+    ({"drop": ("torch_dtype",)}, [], ["has no torch_dtype"]),
+    ({"model_type": "mistral", "drop": ("sliding_window",)}, [], ["has no sliding_window", "write null"]),
+    ({"use_sliding_window": True, "sliding_window": 64, "drop": ("max_window_layers",)}, [],
+     ["has no max_window_layers"]),
+    ({"base": "Phi-3.5-mini"}, ["--engine", "sglang"], ["rotary factors for long contexts", "SGLang"]),
+    ({"rope_scaling": {"type": "longrope"}}, ["--engine", "sglang"], ["rotary factors for long contexts"]),
+    ({"rope_parameters": {"rope_type": "longrope"}}, ["--engine", "sglang"], ["rotary factors for long contexts"]),
 ])
 def test_contradictions_are_one_line_and_nothing_is_written(changes: dict[str, Any], more: list[str],
                                                             expected: list[str], tmp_path: Path) -> None:
@@ -202,38 +220,10 @@ def test_files_that_are_no_configuration(text: str, expected: str, tmp_path: Pat
     assert "No such file" in refused(*new(tmp_path / "no.json"))
 
 
-TABLE = "table = { json = "
-
-
-@pytest.mark.parametrize(("change", "rows", "expected"), [
-    (('version = "0.26.0"', 'version = "0.27.0"'), None, ["unknown version of vllm '0.27.0'", "known: 0.26.0"]),
-    (('[engine]\nname = "vllm"', '[engine]\nname = "vlm"'), None, ["unknown engine 'vlm'", "did you mean 'vllm'?"]),
-    (("arch = 90", "arch = 100"), None, ["does not hold for the deployment's facts", "sm_90"]),
-    (('name = "NVIDIA_H200"', 'name = "NVIDIA_H20"'), None, ["is for GPU NVIDIA_H200, the facts say NVIDIA_H20"]),
-    (("num_experts = 128", "num_experts = 64"), None, ["is for experts 128, the facts say 64"]),
-    ((TABLE, TABLE + '"missing/'), None, ["moe.table: there is no file", "missing/"]),
-    (None, {"1": {"BLOCK_SIZE_M": 16}}, ["moe.table: row 1 has no BLOCK_SIZE_N"]),
-    (None, {"1": {"BLOCK_SIZE_M": "16", "BLOCK_SIZE_N": 1, "BLOCK_SIZE_K": 1, "GROUP_SIZE_M": 1}},
-     ["row 1: BLOCK_SIZE_M is '16'", "positive integer"]),
-    (None, {"few": {}}, ["key 'few' is not an integer"]),
-    (None, {}, ["has no rows"]),
-])
-def test_deployments_that_contradict_themselves(change: tuple[str, str] | None, rows: dict[str, Any] | None,
-                                                expected: list[str], tmp_path: Path) -> None:
-    """One line each, when a program that comes with Detent is solved."""
-    path = tmp_path / "mine.toml"
-    done("deployment", "new", *arguments_of("qwen3-30b-a3b-tp2-h200"), "-o", path)
-    text = path.read_text(encoding="utf-8")
-    if rows is not None:
-        (tmp_path / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
-        reference = next(line for line in text.splitlines() if line.startswith(TABLE))
-        change = (reference, f'{TABLE}"rows.json" }}')
-    assert change is not None and change[0] in text
-    text = text.replace(*change).replace('missing/"', "missing/")
-    path.write_text(text, encoding="utf-8")
-    line = refused("solve", "moe", "-d", path, "--json")
-    for fragment in expected:
-        assert fragment in line
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    output = tmp_path / "nowhere" / "x.toml"
+    line = refused(*new(config(tmp_path)), "-o", output)
+    assert line.startswith(f"{output}: No such file or directory") and ".tmp" not in line
 
 
 # ---- list and show --------------------------------------------------------------------------------------------------

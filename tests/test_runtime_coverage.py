@@ -110,7 +110,7 @@ def test_deployments_agree_with_the_table_of_their_engine(name: str) -> None:
 def settled(coverage: Coverage) -> dict[tuple[str, str], Any]:
     """A configuration that the table is content with; every fact that it names is 64."""
     values: dict[tuple[str, str], Any] = {}
-    settings = [*coverage.switches(), *coverage.refusals()]
+    settings: list[Switch | Check] = [*coverage.switches(), *coverage.refusals()]
     for each in settings:
         named = each.value if isinstance(each, Switch) else each.at_most
         if isinstance(named, FactValue):
@@ -145,11 +145,11 @@ def test_sglang_refuses_factors_that_follow_the_longest_request() -> None:
     for name in ("rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"):
         for kind in ("longrope", "su"):
             told = {**values, ("option", place + name): kind}
-            (problem,) = coverage.problems(lambda *each, told=told: told[each])  # type: ignore[misc]
+            (problem,) = coverage.problems(lambda *each, told=told: told[each])
             assert problem.startswith(f"{place}{name} is '{kind}'") and problem.endswith("(X-46)")
         for kind in ("default", "llama3", "yarn"):
             told = {**values, ("option", place + name): kind}
-            assert coverage.problems(lambda *each, told=told: told[each]) == []  # type: ignore[misc]
+            assert coverage.problems(lambda *each, told=told: told[each]) == []
     # vLLM decides by its longest context, once: nothing to refuse there.
     assert not any("rope_scaling" in check.name for check in load("vllm").refusals())
 

@@ -78,7 +78,9 @@ def new(config: str, gpu: str, tp: int, engine: str, max_context: int | None, ma
     from detent.runtime.spec import Spec
 
     path = os.path.abspath(output) if output else ""
-    spec = Spec(_config(config), config, gpu=gpu, tensor_parallel=tp, engine=engine, name=name,
+    content = _object(config, "give the path of a model's config.json",
+                      "give a model's config.json as Hugging Face has it")
+    spec = Spec(content, config, gpu=gpu, tensor_parallel=tp, engine=engine, name=name,
                 max_context=max_context, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens,
                 table=_reference(moe_table, os.path.dirname(path)))
     text = _checked(spec, path or f"{spec.name}.toml")
@@ -91,7 +93,8 @@ def new(config: str, gpu: str, tp: int, engine: str, max_context: int | None, ma
     click.echo(f"wrote {output}: {spec.name}")
 
 
-def _config(path: str) -> dict[str, Any]:
+def _object(path: str, where: str, what: str) -> dict[str, Any]:
+    """The JSON object in a file; ``where`` and ``what`` say which file to give, and what it should hold."""
     from detent.runtime.encoding import strict_json
     from detent.runtime.errors import BadFile
 
@@ -99,11 +102,11 @@ def _config(path: str) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             content = strict_json(file.read())
     except OSError as error:
-        raise BadFile(path, error.strerror or "cannot be read", "give the path of a model's config.json") from None
+        raise BadFile(path, error.strerror or "cannot be read", where) from None
     except ValueError as error:
-        raise BadFile(path, f"is not JSON: {error}", "give a model's config.json as Hugging Face has it") from None
+        raise BadFile(path, f"is not JSON: {error}", what) from None
     if not isinstance(content, dict):
-        raise BadFile(path, f"holds a {type(content).__name__}, not an object")
+        raise BadFile(path, f"holds a {type(content).__name__}, not an object", what)
     return content
 
 
@@ -114,7 +117,8 @@ def _reference(table: str | None, folder: str) -> dict[str, Any] | None:
     if table == "none":
         return {}
     path = os.path.abspath(table)
-    content = _config(path)
+    content = _object(path, "give the path of the engine's tuned table with --moe-table, or none",
+                      "give a tuned table as the engine ships it")
     reference: dict[str, Any] = {"json": os.path.relpath(path, folder).replace(os.sep, "/") if folder else path}
     if "triton_version" in content:  # what a table was tuned with, beside its rows
         reference["drop"] = ["triton_version"]
@@ -123,9 +127,9 @@ def _reference(table: str | None, folder: str) -> dict[str, Any] | None:
 
 def _checked(spec: Spec, path: str) -> bytes:
     """The text of the file at ``path``, read back as a deployment before it is written."""
+    from detent.runtime.consistent import require_consistent
     from detent.runtime.deployment import loads
     from detent.runtime.spec import to_toml
-    from detent.runtime.tables import require_consistent
 
     text = to_toml(spec.sections()).encode()
     require_consistent(loads(text, path))

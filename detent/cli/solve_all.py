@@ -26,6 +26,7 @@ LABELS = {"vllm": "vLLM", "sglang": "SGLang"}
 def solve_every(families: Sequence[str], deployments: Sequence[str], as_json: bool) -> int:
     """Solve and print; the exit code, which is 2 if a program refused a deployment that it is about."""
     from detent.cli.overview import overview
+    from detent.runtime.consistent import require_consistent
     from detent.runtime.deployment import known, load
     from detent.runtime.errors import UnknownName
 
@@ -36,6 +37,8 @@ def solve_every(families: Sequence[str], deployments: Sequence[str], as_json: bo
             raise UnknownName("family", family, programs)
     programs = [program for program in programs if not families or program in families]
     facts = [load(name) for name in dict.fromkeys(deployments or known())]
+    for each in facts:
+        require_consistent(each)
     with Steps("all families" if not families else ", ".join(programs)) as step:
         cells = overview(programs, facts, step)
     seconds = time.perf_counter() - started

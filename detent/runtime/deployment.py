@@ -27,14 +27,16 @@ KEY_DIGITS = 18
 class Deployment:
     """``name``, ``description``, ``facts`` (``{section: {name: value}}``), ``path`` of the TOML file, ``files`` read.
 
-    Tables are dicts with int keys in the order of their file; lists are tuples.
+    Tables are dicts with int keys in the order of their file; lists are tuples. ``sources``: ``section.name`` of each
+    fact that stands in a file of its own, and that file.
     """
 
-    __slots__ = ("description", "facts", "files", "name", "path")
+    __slots__ = ("description", "facts", "files", "name", "path", "sources")
 
     def __init__(self, name: str, facts: dict[str, dict[str, Any]], path: str = "", files: tuple[str, ...] = (),
-                 description: str = "") -> None:
+                 description: str = "", sources: dict[str, str] | None = None) -> None:
         self.name, self.facts, self.path, self.files, self.description = name, facts, path, files, description
+        self.sources = sources or {}
 
     @property
     def id(self) -> str:
@@ -78,10 +80,10 @@ def loads(text: bytes, path: str, expected: str | None = None) -> Deployment:
     name = header.get("name", os.path.basename(path)[:-5])
     if expected is not None and name != expected:
         raise BadFile(path, f"[deployment] name is {name!r}", f"name it {expected!r}, as its file")
-    files = [path]
-    facts = {section: {key: _value(path, f"{section}.{key}", value, files) for key, value in table.items()}
+    sources: dict[str, str] = {}
+    facts = {section: {key: _value(path, f"{section}.{key}", value, sources) for key, value in table.items()}
              for section, table in sections.items()}
-    return Deployment(name, facts, path, tuple(files), header.get("description", ""))
+    return Deployment(name, facts, path, (path, *sources.values()), header.get("description", ""), sources)
 
 
 def _parse_toml(text: bytes, path: str) -> dict[str, dict[str, Any]]:
@@ -102,11 +104,11 @@ def _parse_toml(text: bytes, path: str) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def _value(path: str, place: str, value: Any, files: list[str]) -> Any:
+def _value(path: str, place: str, value: Any, sources: dict[str, str]) -> Any:
     if isinstance(value, dict):
         if "json" not in value:
             return _table(path, place, value)
-        return _json_table(path, place, value, files)
+        return _json_table(path, place, value, sources)
     if isinstance(value, list):
         return tuple(_scalar(path, f"{place}[{i}]", item) for i, item in enumerate(value))
     return _scalar(path, place, value)
@@ -123,7 +125,7 @@ def _scalar(path: str, place: str, value: Any) -> Any:
     return value
 
 
-def _json_table(path: str, place: str, reference: dict[str, Any], files: list[str]) -> dict[int, Any]:
+def _json_table(path: str, place: str, reference: dict[str, Any], sources: dict[str, str]) -> dict[int, Any]:
     from detent.runtime.encoding import strict_json
 
     for key in reference:
@@ -133,7 +135,7 @@ def _json_table(path: str, place: str, reference: dict[str, Any], files: list[st
     if not isinstance(name, str) or not isinstance(drop, list) or not all(isinstance(d, str) for d in drop):
         raise BadFile(path, f"{place}: json is a path and drop a list of keys")
     source = _find(path, place, name)
-    files.append(source)
+    sources[place] = source
     try:
         with open(source, encoding="utf-8") as file:
             content = strict_json(file.read())

@@ -135,7 +135,10 @@ def replace_file(path: str, data: bytes, mode: int = 0o600, sync: bool = False, 
     The process's mask applies to ``mode`` unless it is ``exact``.
     """
     temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+    try:
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+    except OSError as error:  # whoever asked for the file knows nothing of the temporary one
+        raise OSError(error.errno, error.strerror, path) from None
     try:
         with open(descriptor, "wb") as file:
             if exact:

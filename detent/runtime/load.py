@@ -7,6 +7,7 @@ import sys
 
 from detent.runtime import deployment as deployments
 from detent.runtime.cache import Store
+from detent.runtime.consistent import require_consistent
 from detent.runtime.entry import Entry, Miss
 from detent.runtime.errors import CacheMiss, NotLegal, SolveFailed
 from detent.runtime.records import Corrupt
@@ -38,6 +39,8 @@ def load_selector(program: str | Program, deployment: str | Deployment,
         raise ValueError(f"on_miss is 'solve' or 'stop', not {on_miss!r}")
     where = resolve(program) if isinstance(program, str) else program
     facts = deployments.load(deployment) if isinstance(deployment, str) else deployment
+    if where.shipped:
+        require_consistent(facts)
     cache = store or Store()
     found = cache.find_solution(where, facts, body=False)
     if isinstance(found, Entry):

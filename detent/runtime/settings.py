@@ -95,7 +95,7 @@ class Check:
         if value is None:
             return self.absent
         most = self.at_most
-        if type(most) in (int, float) and type(value) in (int, float) and value <= most:  # type: ignore[operator]
+        if type(most) in (int, float) and type(value) in (int, float) and value <= most:
             return True
         return any(same(value, allowed) for allowed in self.allowed)
 

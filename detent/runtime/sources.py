@@ -32,6 +32,11 @@ class Program:
         self.name, self.path, self.function = name, os.path.abspath(path), function
         self.id = id or f"{self.path}:{function}"
 
+    @property
+    def shipped(self) -> bool:
+        """Whether it comes with Detent."""
+        return tag(self.path, self.path).startswith(f"{BUILT_IN}programs/")
+
     def __repr__(self) -> str:
         return f"Program({self.name!r}, {self.path!r}, {self.function!r})"
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 
 from detent.runtime import tables
+from detent.runtime.consistent import contradictions
 from detent.runtime.deployment import PROGRAMS
-from detent.runtime.errors import BadFile, BadInput, DetentError, UnknownName
+from detent.runtime.errors import BadFile, BadInput, UnknownName
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma")
 """Model types whose attention is the same in every layer; SmolLM2 is a llama."""
+DERIVES_HEADS = ("llama", "phi3")
+"""Types whose configuration has as many KV heads as query heads where it names no number; others have a number of their
+own then."""
+DERIVES_HEAD_DIM = ("llama", "mistral", "qwen2", "phi3")
+"""Types whose head dim is the hidden size over the heads where it is not named."""
+OWN_HEAD_DIM = {"gemma": 256, "qwen3": 128}
+LONG_ROPE = {"longrope", "su"}
 WINDOWED = ("mistral", "qwen2", "qwen3", "qwen3_moe", "phi3")
 WORDS = {1: "one", 2: "two", 4: "four", 8: "eight"}
 COMMENTS = {"all_reduce.fused_rms_norm": "on by default, to be switched off: its limit is a choice by the token count"}
@@ -70,10 +78,6 @@ class Spec:
         if limits["max_context"] > self._int("max_position_embeddings"):
             raise BadInput(f"--max-context {limits['max_context']}: {self._source} has max_position_embeddings "
                            f"{self._int('max_position_embeddings')}", "give no longer context than the model has")
-        if limits["max_num_seqs"] > limits["max_num_batched_tokens"]:
-            raise BadInput(f"{limits['max_num_seqs']} sequences do not fit in a step of "
-                           f"{limits['max_num_batched_tokens']} tokens",
-                           "raise --max-num-batched-tokens or lower --max-num-seqs")
         gpu = {key: value for key, value in self._gpu.items() if key != "label"}
         parallel = {"tensor_parallel": self._ranks, "expert_parallel": False}
         engine = dict(self._engine["engine"])
@@ -82,8 +86,11 @@ class Spec:
                                              limits["max_num_batched_tokens"])
         found: Sections = {"deployment": {"name": self.name, "description": self._description()}, "model": model}
         if self._is_moe:
-            found["moe"] = self._moe(parallel, gpu)
+            found["moe"] = self._moe()
         found["parallel"] = parallel
+        self._refuse_contradictions({**found, "limits": limits})
+        if self._is_moe:
+            found["moe"] |= self._reference(found["moe"], parallel, gpu)
         if self._ranks > 1:
             found["all_reduce"] = dict(self._engine["all_reduce"])
         # vLLM's model runner V2, which hashes its noise, is the default of models without experts.
@@ -109,26 +116,40 @@ class Spec:
             raise UnknownName("model_type", kind, MODEL_TYPES, self._source)
         if config.get("quantization_config"):
             raise BadFile(self._source, "has a quantization_config", "no program selects quantised linear layers")
-        dtype = config.get("dtype", config.get("torch_dtype", "bfloat16"))
+        dtype = config.get("dtype", config.get("torch_dtype"))
+        if dtype is None:
+            raise BadFile(self._source, "has no torch_dtype", "the engines disagree about what that means")
         if dtype != "bfloat16":
             raise BadFile(self._source, f"torch_dtype is {dtype!r}", "the kernels are those of bfloat16")
+        if self._engine["engine"]["name"] == "sglang" and self._long_rope():
+            raise BadFile(self._source, "has rotary factors for long contexts (longrope)",
+                          "SGLang takes them for a whole batch where one request is long, so it is not served")
         if config.get("attn_logit_softcapping"):
             raise BadFile(self._source, "attn_logit_softcapping is set", f"it has no meaning for {kind}")
 
+    def _long_rope(self) -> bool:
+        """Whether factors change beyond the original context. Phi-3's configurations say so in either of two places."""
+        scaling = self._config.get("rope_parameters") or self._config.get("rope_scaling") or {}
+        if isinstance(scaling, dict) and LONG_ROPE & {scaling.get("rope_type"), scaling.get("type")}:
+            return True
+        if self._config["model_type"] != "phi3":
+            return False
+        longest = self._int("max_position_embeddings")
+        return self._int("original_max_position_embeddings", longest) < longest
+
+    def _refuse_contradictions(self, found: Sections) -> None:
+        for names, problem, remedy in contradictions(found):
+            degree = f"--tp {self._ranks}: " if "parallel.tensor_parallel" in names else ""
+            raise BadFile(f"{degree}{self._source}", problem, remedy)
+
     def _model(self) -> dict[str, Any]:
-        hidden, heads = self._int("hidden_size"), self._int("num_attention_heads")
-        kv_heads = self._int("num_key_value_heads", heads)
-        if self._config.get("head_dim") is None and hidden % heads:
+        hidden, heads, kind = self._int("hidden_size"), self._int("num_attention_heads"), self._config["model_type"]
+        kv_heads = self._int("num_key_value_heads", heads if kind in DERIVES_HEADS else None)
+        if self._config.get("head_dim") is None and kind in DERIVES_HEAD_DIM and hidden % heads:
             raise BadFile(self._source, f"has no head_dim, and hidden_size {hidden} is no multiple of "
                           f"num_attention_heads {heads}")
-        head_dim = self._int("head_dim", hidden // heads)
+        head_dim = self._int("head_dim", hidden // heads if kind in DERIVES_HEAD_DIM else OWN_HEAD_DIM.get(kind))
         intermediate, vocab = self._int("intermediate_size"), self._int("vocab_size")
-        if heads % kv_heads:
-            raise BadFile(self._source, f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
-        self._divides("num_attention_heads", heads)
-        self._divides("intermediate_size", intermediate)
-        if kv_heads % self._ranks and self._ranks % kv_heads:
-            raise self._contradiction("num_key_value_heads", kv_heads, "neither divides the other")
         left = self._window()
         return {
             "name": self.model, "dtype": "bf16", "hidden_size": hidden, "intermediate_size": intermediate,
@@ -140,8 +161,10 @@ class Spec:
     def _window(self) -> int:
         """Tokens a query sees before its own, -1 for all. SGLang attends to all of them in these models."""
         config = self._config
-        window = config.get("sliding_window")
         kind, layers = config["model_type"], self._int("num_hidden_layers")
+        if kind == "mistral" and "sliding_window" not in config:
+            raise BadFile(self._source, "has no sliding_window", "write null for none: a mistral has 4096 by itself")
+        window = config.get("sliding_window")
         used = (window is not None and kind in WINDOWED
                 and config.get("use_sliding_window", not kind.startswith("qwen")))
         if not used or self._engine["engine"]["name"] == "sglang":
@@ -149,7 +172,7 @@ class Spec:
         window = self._int("sliding_window")
         types = config.get("layer_types")
         if types is None and kind.startswith("qwen"):
-            full = min(self._int("max_window_layers", 0, least=0), layers)
+            full = min(self._int("max_window_layers", least=0), layers)
             types = ["full_attention"] * full + ["sliding_attention"] * (layers - full)
         if types is not None and len(set(types)) > 1:
             raise BadFile(self._source, "some layers have a sliding window and some do not",
@@ -158,17 +181,16 @@ class Spec:
             return -1
         return window - 1
 
-    def _moe(self, parallel: Mapping[str, Any], gpu: Mapping[str, Any]) -> dict[str, Any]:
-        experts, width = self._int("num_experts"), self._int("moe_intermediate_size")
-        chosen = self._int("num_experts_per_tok")
-        if chosen > experts:
-            raise BadFile(self._source, f"num_experts_per_tok {chosen} is more than num_experts {experts}")
-        self._divides("moe_intermediate_size", width)
-        moe: dict[str, Any] = {
-            "num_experts": experts, "num_experts_per_tok": chosen, "moe_intermediate_size": width,
-            "hidden_act": self._value("hidden_act", str), "quantization": "none",
-            "apply_router_weight_on_input": False,
+    def _moe(self) -> dict[str, Any]:
+        return {
+            "num_experts": self._int("num_experts"), "num_experts_per_tok": self._int("num_experts_per_tok"),
+            "moe_intermediate_size": self._int("moe_intermediate_size"), "hidden_act": self._value("hidden_act", str),
+            "quantization": "none", "apply_router_weight_on_input": False,
         }
+
+    def _reference(self, moe: Mapping[str, Any], parallel: Mapping[str, Any],
+                   gpu: Mapping[str, Any]) -> dict[str, Any]:
+        """The fact that names the experts' table, if there is one."""
         reference = self._table
         if reference is None:
             engine, file = self._engine["engine"], tables.name(moe, parallel, gpu)
@@ -177,16 +199,7 @@ class Spec:
                 raise BadInput(f"Detent has no {file} of {self._engine['label']} {engine['version']}",
                                "give the engine's with --moe-table FILE, or --moe-table none if it has none either")
             reference = {"json": found}
-        if reference:
-            moe["table"] = dict(reference)
-        return moe
-
-    def _divides(self, key: str, value: int) -> None:
-        if value % self._ranks:
-            raise self._contradiction(key, value, "ranks have equal shares")
-
-    def _contradiction(self, key: str, value: int, why: str) -> DetentError:
-        return BadInput(f"--tp {self._ranks}: {self._source} has {key} {value}", f"{why}: give another degree")
+        return {"table": dict(reference)} if reference else {}
 
     def _value(self, key: str, kind: type) -> Any:
         value = self._config.get(key)
@@ -197,7 +210,7 @@ class Spec:
         return value
 
     def _int(self, key: str, otherwise: int | None = None, least: int = 1) -> int:
-        """An integer; ``otherwise`` where the key is missing or null."""
+        """An integer; ``otherwise``, if there is one, where the key is missing or null."""
         if otherwise is not None and self._config.get(key) is None:
             return otherwise
         value: int = self._value(key, int)

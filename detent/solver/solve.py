@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from detent.runtime.cache import Store
+from detent.runtime.consistent import require_consistent
 from detent.runtime.deployment import Deployment, load
 from detent.runtime.encoding import digest, ordered
 from detent.runtime.entry import Entry
 from detent.runtime.errors import BadInput, UnknownName
 from detent.runtime.repin import Repin
-from detent.runtime.sources import Program, SourceFile, display_name, registry, resolve
+from detent.runtime.sources import Program, SourceFile, display_name, resolve
 from detent.solver.solution import Solution
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def solve(program: str | Callable[..., Any], deployment: str | Deployment, *, ab
     started = time.perf_counter()
     target = program_of(program)
     facts = load(deployment) if isinstance(deployment, str) else deployment
+    if target.shipped:
+        require_consistent(facts)
     cache = store if store is not None else Store()
     try:
         return _through(program, target, facts, ablate, cache, progress, started)
@@ -103,10 +106,6 @@ def _solve(function: Callable[..., Any] | None, target: Program, deployment: Dep
            cache: Store, progress: Progress) -> Entry:
     started = time.perf_counter()
     switches = switches_of(ablate)
-    if target.id in registry():
-        from detent.runtime.tables import require_consistent
-
-        require_consistent(deployment)
     progress("read the program")
     from detent.lang.builder import build_module
     from detent.lang.load import load_program
