@@ -138,6 +138,24 @@ def test_a_bad_file_is_one_clear_error(tmp_path: Path, content: bytes, message: 
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_row_that_cannot_be_computed_is_named(tmp_path: Path) -> None:
+    header, first, *_ = (GOLDEN / "fa3_vllm-0.26.0.csv").read_text().splitlines()
+    cells = dict(zip(header.split(","), first.split(","), strict=True)) | {"h_k": "0"}
+    path = tmp_path / "host.csv"
+    path.write_text("\n".join((header, first, ",".join(cells.values()))))
+    with pytest.raises(ValueError, match=r"host\.csv:3: .* \(ZeroDivisionError: .*\); give values that") as caught:
+        conform(fa3_vllm_stock, path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_with_too_few_values_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fa3_vllm_stock.__globals__, "CONFORM", ((("a",), ("b", "c"), lambda row: (1,)),))
+    path = tmp_path / "own.csv"
+    path.write_text("a,->b,->c\n1,1,1\n")
+    with pytest.raises(ValueError, match=r"own\.csv:2: the program computes 1 values for 2 columns"):
+        conform(fa3_vllm_stock, path)
+
+
 def test_a_missing_file_and_a_program_without_rows(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="No such file or directory; give the path of a CSV file"):
         conform(fa3_vllm_stock, tmp_path / "none.csv")

@@ -71,7 +71,7 @@ def conform(program: Callable[..., object], path: str | os.PathLike[str],
         row = dict(zip(header, _integers(path, line, header, cells), strict=True))
         report.rows += 1
         report.points += len(outputs)
-        for name, value in zip(outputs, function(row), strict=True):
+        for name, value in zip(outputs, _computed(path, line, function, row, outputs), strict=True):
             column = f"->{name}"
             if row[column] != value:
                 report.mismatches += 1
@@ -82,6 +82,21 @@ def conform(program: Callable[..., object], path: str | os.PathLike[str],
     if not report.rows:
         raise ValueError(f"{os.fspath(path)}: no rows below the header; give a file with recorded outputs")
     return report
+
+
+def _computed(path: str | os.PathLike[str], line: int, function: Callable[[Mapping[str, int]], Sequence[int]],
+              row: Mapping[str, int], outputs: Sequence[str]) -> Sequence[int]:
+    """What the program says of a row; helpers need not bear rows that no engine can have recorded."""
+    try:
+        found = function(row)
+    except Exception as error:
+        what = str(error) or "no value"
+        raise ValueError(f"{os.fspath(path)}:{line}: the program cannot compute this row ({type(error).__name__}: "
+                         f"{what}); give values that the engine can have") from error
+    if len(found) != len(outputs):
+        raise ValueError(f"{os.fspath(path)}:{line}: the program computes {len(found)} values for {len(outputs)} "
+                         "columns; correct its CONFORM")
+    return found
 
 
 def _rows(path: str | os.PathLike[str]) -> Iterator[tuple[int, list[str]]]:
