@@ -30,6 +30,8 @@ class Serving:
     tokens: list[int] = field(default_factory=list)
     probs: list[bytes] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    hashes: list[int] = field(default_factory=lambda: [0])  # of the first n ids
+    paged: int = 0  # ids whose pages are in the cache
     computed: int = 0
     cached: int | None = None
     from_decode: bool = False  # whether pages that decoding wrote came from the cache
@@ -48,6 +50,14 @@ class Serving:
     @property
     def length(self) -> int:
         return len(self.request.prompt) + len(self.tokens)
+
+    def hash_of(self, count: int) -> int:
+        """A number that stands for the first ``count`` ids."""
+        prompt = len(self.request.prompt)
+        for at in range(len(self.hashes) - 1, count):
+            token = self.request.prompt[at] if at < prompt else self.tokens[at - prompt]
+            self.hashes.append((self.hashes[-1] * 6364136223846793005 + (token + 1) * 1442695040888963407) & MASK)
+        return self.hashes[count]
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ class Fake:
                  hidden: frozenset[str] = frozenset(), **traits: Any) -> None:
         self.fault, self.select, self.hidden = fault, select, hidden
         self.traits = replace(TRAITS, evidence=EVIDENCE - hidden, **traits)
-        self.pages: dict[tuple[int, ...], bool] = {}
+        self.pages: dict[int, bool] = {}
         self.runs = self.stops = self.preempted = self.unseeded = 0
         self.restarted = self.closed = False
         self.parent: Fake | None = None
@@ -141,18 +151,17 @@ class Fake:
             self._after(each, waiting, running)
 
     def _look_up(self, each: Serving) -> None:
-        page, known = self.traits.page or 1, (*each.request.prompt, *each.tokens)
-        found = 0
-        while found + page < len(known) and known[:found + page] in self.pages:
+        page, found = self.traits.page or 1, 0
+        while found + page < each.length and each.hash_of(found + page) in self.pages:
             found += page
-            each.from_decode |= self.pages[known[:found]]
+            each.from_decode |= self.pages[each.hash_of(found)]
         each.computed = found
         each.cached = found if each.cached is None else each.cached
 
     def _token(self, view: View) -> None:
         mine, sampling = view.mine, view.mine.request.sampling
         seed = -1 if sampling.seed is None else sampling.seed
-        state = hash(((*mine.request.prompt, *mine.tokens), sampling.temperature, seed)) & MASK
+        state = hash((mine.hash_of(mine.length), sampling.temperature, seed)) & MASK
         if sampling.temperature and sampling.seed is None:
             self.unseeded += 1
             state ^= self.unseeded * 7919
@@ -168,11 +177,11 @@ class Fake:
         mine.tokens.append(2 + (state >> 20) % (self.traits.vocabulary - 2))
 
     def _after(self, each: Serving, waiting: list[Serving], running: list[Serving]) -> None:
-        page, known = self.traits.page or 1, (*each.request.prompt, *each.tokens)
-        for end in range(page, each.computed + 1, page):
-            self.pages.setdefault(known[:end], end > len(each.request.prompt))
-        text = self.decode(each.tokens)
-        if any(stop in text for stop in each.request.stop):
+        page = self.traits.page or 1
+        while each.paged + page <= each.computed:
+            each.paged += page
+            self.pages.setdefault(each.hash_of(each.paged), each.paged > len(each.request.prompt))
+        if each.request.stop and any(stop in self.decode(each.tokens) for stop in each.request.stop):
             each.finish = "stop"
             self.stops += 1
         elif each.index >= each.request.max_tokens:

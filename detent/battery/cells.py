@@ -19,7 +19,7 @@ MOVES = (("short", 3, "last"), ("mixed", 7, "middle"), ("mixed", 7, "last"), ("s
 """Batches in which the compared request moves away from the first row."""
 STRONGER = (("short", 1, "last"), ("short", 8, "middle"), ("short", 32, "first"),
             ("long", 1, "last"), ("long", 8, "middle"), ("long", 32, "last"),
-            ("mixed", 1, "last"), ("mixed", 8, "first"), ("mixed", 32, "middle"))
+            ("mixed", 1, "last"), ("mixed", 8, "first"), ("mixed", 32, "last"))
 JOINED = 4
 """Output tokens that the compared request has when others join it."""
 

@@ -91,11 +91,16 @@ def _diagnosis(reference: Output, perturbed: Output, skip: int,
 
 
 def shown(logprob: bytes, bits: bool) -> str:
-    """A log-probability as text: the number and its bits, or the reply's digits."""
+    """A log-probability as text: the number and its bits (of a float32 where it is one), or the reply's digits."""
     if not bits:
         return logprob.decode("ascii", "replace")
     (value,) = struct.unpack(">d", logprob)
-    return f"{value!r} ({logprob.hex()})"
+    try:
+        single = struct.pack(">f", value)
+    except OverflowError:
+        return f"{value!r} ({logprob.hex()})"
+    narrow = struct.unpack(">f", single)[0] == value
+    return f"{value!r} ({single.hex()})" if narrow else f"{value!r} ({logprob.hex()})"
 
 
 def no_evidence(output: Output, asked: int, bits: bool) -> str:

@@ -126,8 +126,9 @@ def _chunks(work: Workload) -> list[Cell]:
     subject = work.subject(length, cell=name)
     others = work.neighbours((5, 9, 14), cell=name)
     joined = Scenario((*others, Submission(subject, start=JOINED)), subjects=(3,))
+    fits = f"{length} tokens are one chunk either way" if length + len(others) <= budget else ""
     return [*cells, Cell(name, EXTENDED, "chunks", f"a prompt of {length} tokens beside 3 that decode",
-                         fixed(alone(subject), joined), evidence.chunked, unfit=too_many(work, 4))]
+                         fixed(alone(subject), joined), evidence.chunked, unfit=fits or too_many(work, 4))]
 
 
 def _thrice(work: Workload) -> Cell:

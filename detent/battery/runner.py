@@ -92,7 +92,7 @@ class Runner:
         self._target, self._bits = target, target.traits.resolution.endswith("bits")
         self._served: dict[Scenario, Served] = {}
         self._other: Target | None = None
-        self._failures: list[str] = []
+        self._failures = 0
 
     def __enter__(self) -> Runner:
         return self
@@ -121,17 +121,17 @@ class Runner:
         """The cell's result. A target that fails cell after cell is not asked again."""
         if cell.unfit:
             return _result(cell, NOT_APPLICABLE, cell.unfit)
-        if len(self._failures) == FAILURES:
-            return _result(cell, COULD_NOT_RUN, f"left out after {FAILURES} failures in a row: {self._failures[-1]}")
+        if self._failures == FAILURES:
+            return _result(cell, COULD_NOT_RUN, f"left out after {FAILURES} failures in a row")
         started = time.monotonic()
         try:
             result = self._judged(cell)
-            self._failures.clear()
+            self._failures = 0
         except CannotRestart as error:
             result = _result(cell, NOT_APPLICABLE, error.message)
         except DetentError as error:
             result = _result(cell, COULD_NOT_RUN, str(error))
-            self._failures.append(str(error))
+            self._failures += 1
         if not self._target.traits.can_flush:
             self._served.clear()  # its prompts are this cell's own
         return replace(result, seconds=time.monotonic() - started)
