@@ -26,6 +26,7 @@ class Model:
     window_left: int  # tokens a query sees before its own, -1: all
     window_right: int  # and after its own, -1: all
     softcap: float  # of attention scores, 0.0: none
+    norm_plus_one: bool | None  # RMSNorms multiply by 1 + weight, as Gemma's do; absent: by the weight
 
 
 @record

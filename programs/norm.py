@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from detent.lang import Unpinnable, assume, record, require, selection
 from detent.programs.facts import Engine, Gpu, Limits, Model
-from detent.programs.rms_norms import sglang_block, vllm_block_limit, vllm_fused_block, widest_vector
+from detent.programs.rms_norms import sglang_block, vllm_block_limit, vllm_fused_block, vllm_takes_cuda, widest_vector
 
 LARGEST_BLOCK = 1024
 
@@ -26,7 +26,8 @@ def norm(model: Model, gpu: Gpu, engine: Engine, limits: Limits, call: Call) -> 
     require(gpu.arch == 90, "the rules are those of sm_90")
     require(engine.name in ("vllm", "sglang"), "the rules are vLLM's and SGLang's")
 
-    block = (sglang_block(model) if engine.name == "sglang"
-             else vllm_fused_block(model, vllm_block_limit(call.num_tokens)))
+    # What vLLM leaves to PyTorch has no block there, and PyTorch's reduction is chosen by the number of rows.
+    limit = vllm_block_limit(call.num_tokens) if vllm_takes_cuda(model) else LARGEST_BLOCK
+    block = sglang_block(model) if engine.name == "sglang" else vllm_fused_block(model, limit)
     require(block <= LARGEST_BLOCK and block % 32 == 0, "a block is 1 to 32 whole warps")
     return {"block": block, "vector_width": widest_vector(model)}

@@ -13,6 +13,7 @@ from detent.programs.rms_norms import (
     vllm_fused_block,
     vllm_fused_width,
     vllm_plain_block,
+    vllm_takes_cuda,
     widest_vector,
 )
 
@@ -30,6 +31,7 @@ def rms_norm_vllm_stock(model: Model, gpu: Gpu, engine: Engine, limits: Limits, 
     assume(1 <= call.num_tokens <= limits.max_num_batched_tokens)
     require(gpu.arch == 90, "the rules are those of sm_90")
     require(engine.name == "vllm", "the rules are vLLM's")
+    require(vllm_takes_cuda(model), "the CUDA kernels take weights of the activations' type, and Gemma's are float32")
 
     block_limit = vllm_block_limit(call.num_tokens)
     return {

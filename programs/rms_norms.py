@@ -20,6 +20,12 @@ def widest_vector(model: Model) -> int:
     return next(width for width in (8, 4, 2, 1) if elements % width == 0 and model.hidden_size % width == 0)
 
 
+def vllm_takes_cuda(model: Model) -> bool:
+    """Whether vLLM's CUDA kernels take the norm, which they do where weights and activations have one type: Gemma's
+    norm hands over ``weight.float() + 1.0`` and is left to PyTorch (``layernorm.py``, ``kernels/vllm_c.py``)."""
+    return not model.norm_plus_one or model.dtype == "fp32"
+
+
 def vllm_block_limit(num_tokens: int) -> int:
     """The largest block that vLLM launches, its deterministic mode included."""
     return 1024 if num_tokens < FEW_TOKENS else 256

@@ -95,6 +95,22 @@ def test_float32_rows_are_loaded_by_fours() -> None:
     assert list(run(rms_norm_vllm_stock, records, num_tokens=1)[0].values()) == [1024, 1, 1024, 4]
 
 
+GEMMA = "gemma-7b-it-tp1-h100"
+
+
+def test_gemmas_norms_are_none_of_vllms_cuda_kernels() -> None:
+    """It multiplies by 1 + weight in float32, which the kernels that shrink their blocks do not take."""
+    for tokens in (1, 255, 256, 8192):
+        points, violations = run(norm, fact_records(norm, GEMMA), num_tokens=tokens)
+        assert points == {"block": 1024, "vector_width": 8} and not violations
+    _, (violation,) = run(rms_norm_vllm_stock, fact_records(rms_norm_vllm_stock, GEMMA), num_tokens=1)
+    assert "Gemma's are float32" in violation.message
+    with pytest.raises(SyntaxError, match=r"does not hold for the deployment's facts.*Gemma"):
+        solve("rms-norm-vllm-stock", GEMMA)
+    sglang = fact_records(norm, changed(SGLANG, model={"norm_plus_one": True}))
+    assert run(norm, sglang, num_tokens=1)[0] == run(norm, fact_records(norm, SGLANG), num_tokens=256)[0]
+
+
 def test_detents_norm_follows_the_engine() -> None:
     for tokens, block in ((255, 1024), (256, 256)):
         points, violations = run(norm, fact_records(norm, VLLM), num_tokens=tokens)

@@ -155,7 +155,7 @@ class Spec:
             "name": self.model, "dtype": "bf16", "hidden_size": hidden, "intermediate_size": intermediate,
             "vocab_size": vocab, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
             "head_dim_v": head_dim, "causal": True, "window_left": left, "window_right": -1 if left < 0 else 0,
-            "softcap": 0.0,
+            "softcap": 0.0, **({"norm_plus_one": True} if kind == "gemma" else {}),
         }
 
     def _window(self) -> int:
