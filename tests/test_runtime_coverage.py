@@ -158,6 +158,25 @@ def test_sglang_refuses_factors_that_follow_the_longest_request() -> None:
     assert not any("rope_scaling" in check.name for check in load("vllm").refusals())
 
 
+@pytest.mark.parametrize(("engine", "id", "names"), [
+    ("sglang", "X-47", ("max_running_requests", "chunked_prefill_size", "context_length")),
+    ("vllm", "X-36", ("scheduler_config.max_num_seqs", "scheduler_config.max_num_batched_tokens",
+                      "model_config.max_model_len")),
+])
+def test_an_engine_keeps_to_the_limits_that_were_solved_for(engine: str, id: str, names: tuple[str, ...]) -> None:
+    """SGLang by itself takes 2048 requests and more, for which nothing was proved."""
+    coverage = load(engine)
+    values = settled(coverage)
+    for name, fact in zip(names, ("max_num_seqs", "max_num_batched_tokens", "max_context"), strict=True):
+        values["fact", f"limits.{fact}"] = 1024
+        values["option", name] = 1024
+        assert coverage.problems(lambda *each: values[each]) == []
+        values["option", name] = 2048
+        (problem,) = coverage.problems(lambda *each: values[each])
+        assert problem.startswith(f"{name} is 2048") and " 1024; " in problem and problem.endswith(f"({id})")
+        values["option", name] = 1024
+
+
 def test_values_that_are_facts(tmp_path: Path) -> None:
     of = '{ fact = "limits.max_num_seqs" }'
     coverage = table(tmp_path, HEAD + SET.replace('["moe"]', f'[{{ option = "seqs", value = {of} }}]')

@@ -66,8 +66,10 @@ Examples:
 @click.option("--engine", required=True, metavar="ENGINE", help="vllm or sglang.")
 @click.option("--max-context", type=click.IntRange(1), metavar="N",
               help="Tokens of the longest request; without it what the model allows.")
-@click.option("--max-num-seqs", type=click.IntRange(1), metavar="N", help="Sequences of a step.")
-@click.option("--max-num-batched-tokens", type=click.IntRange(1), metavar="N", help="Tokens of a step.")
+@click.option("--max-num-seqs", type=click.IntRange(1), metavar="N",
+              help="Sequences of a step, 1024 without it: Detent's limit, which the plug-in keeps the engine to.")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), metavar="N",
+              help="Tokens of a step, 8192 without it; likewise.")
 @click.option("--moe-table", metavar="FILE",
               help="The engine's tuned table of this shape, or none; without it one that comes with Detent.")
 @click.option("--name", default="", metavar="NAME", help="Name of the deployment.")
