@@ -96,13 +96,8 @@ def prefix(work: Workload, name: str, group: str, length: int, hit: int) -> Cell
     """A request with an empty cache against one that finds its first ``hit`` prompt tokens there."""
     subject = work.subject(length, cell=name)
     first = Request(subject.prompt[:hit], 1, name=f"prefix of {hit}")
-    usable = min(hit, length - 1)
-    unfit = ""
-    if work.traits.page is not None and usable < work.traits.page:
-        unfit = f"{usable} tokens are less than a page of {work.traits.page}"
     return Cell(name, group, "prefix", f"{hit} of {length} prompt tokens cached",
-                fixed(alone(subject), alone(subject, before=(first,))), evidence.cached(hit, work.traits.page),
-                unfit=unfit)
+                fixed(alone(subject), alone(subject, before=(first,))), evidence.cached(hit, work.traits.page))
 
 
 def strong(work: Workload) -> list[Cell]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from detent.battery.scenario import ABSENT, SEEN, UNTOLD, Evidence, Judge, Served
+from detent.battery.scenario import ABSENT, SEEN, UNFIT, UNTOLD, Evidence, Judge, Served
 from detent.engines.interface import Output, Step
 
 T = TypeVar("T")
@@ -87,19 +87,23 @@ def moved(reference: Served, perturbed: Served) -> Evidence:
 
 
 def cached(hit: int, page: int | None) -> Judge:
-    """Prompt tokens came from the prefix cache that in the reference did not. ``hit``: how many are there; the engine
-    may use whole pages only, and must compute the last token."""
+    """Prompt tokens came from the prefix cache that in the reference did not. ``hit``: how many are there. An engine
+    that finds whole pages only has no shorter hit, and every engine must compute the last token."""
 
     def judge(reference: Served, perturbed: Served) -> Evidence:
         mine, other = perturbed.subject.cached, reference.subject.cached
         if mine is None or other is None:
             return untold("cached tokens")
+        length = len(_prompt(perturbed))
+        usable = min(hit, length - 1)
         text = f"{mine} of {hit} shared prompt tokens from the cache, reference {other}"
-        whole = hit if page is None else hit // page * page
+        if page is not None and usable < page and mine == other == 0:
+            return Evidence(UNFIT, f"no hit in pages of {page}: {usable} tokens can be shared")
         if mine == other:
             return Evidence(ABSENT, text)
-        if page is not None and other < mine < min(whole, len(_prompt(perturbed)) - page):
-            return Evidence(ABSENT, f"{text}; {whole} are needed")
+        # The last token's page may have to be computed whole.
+        if page is not None and other < mine < min(hit // page * page, length - page):
+            return Evidence(ABSENT, f"{text}; {hit // page * page} are needed")
         return Evidence(SEEN, text)
 
     return judge

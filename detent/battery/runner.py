@@ -23,7 +23,7 @@ from detent.battery.report import (
     Report,
     Result,
 )
-from detent.battery.scenario import EXTENDED, PAPER, SEEN, STRONG, Cell, Scenario, Served
+from detent.battery.scenario import EXTENDED, PAPER, SEEN, STRONG, UNFIT, Cell, Scenario, Served
 from detent.battery.workload import Sizes, Workload, alone
 from detent.engines.interface import Output, Submission, Target
 from detent.runtime.errors import DetentError
@@ -150,6 +150,8 @@ class Runner:
             differences = self._steady(reference, differences)
             doubt = "" if found.state == SEEN else "the perturbation was not seen: "
             return _result(cell, CHANGED, doubt + found.text, reference, perturbed, differences)
+        if found.state == UNFIT:
+            return _result(cell, NOT_APPLICABLE, found.text, reference, perturbed)
         asked = perturbed.scenario.batch[perturbed.scenario.subjects[0]].request.max_tokens
         nothing = no_evidence(perturbed.subject, asked, self._bits)
         if found.state != SEEN or nothing:
@@ -161,8 +163,11 @@ class Runner:
         if self._target.traits.can_flush or reference in self._served:
             return self.serve(reference), self._run(perturbed)
         if perturbed.before and not reference.before:
-            # Nothing empties the cache: what must find a part of the prompt there goes first, and the reference
-            # finds all of it.
+            # Nothing empties the cache. A prompt that is to be found whole is served first by the reference; one of
+            # which a part is to be found must not be there, so its reference comes last and finds all of it.
+            whole = perturbed.batch[perturbed.subjects[0]].request.prompt
+            if any(s.request.prompt == whole for batch in perturbed.before for s in batch):
+                return self.serve(reference), self._run(perturbed)
             served = self._run(perturbed)
             return self.serve(reference), served
         for place in reference.subjects:

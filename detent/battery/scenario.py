@@ -10,7 +10,8 @@ from detent.engines.interface import Output, Submission
 
 PAPER, STRONG, EXTENDED, RANDOM = "paper", "strong", "extended", "random"
 
-SEEN, ABSENT, UNTOLD = "seen", "absent", "untold"
+SEEN, ABSENT, UNTOLD, UNFIT = "seen", "absent", "untold", "unfit"
+"""States of evidence: the perturbation happened; it did not; the engine does not tell; the engine has no such thing."""
 
 
 @dataclass(frozen=True)
