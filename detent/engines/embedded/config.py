@@ -19,10 +19,12 @@ ARCHITECTURES = {
 @dataclass(frozen=True)
 class Rope:
     """Rotary embedding. ``scaling``: Llama 3.1's ``factor, low_freq_factor, high_freq_factor,
-    original_max_position_embeddings``; None for none."""
+    original_max_position_embeddings``; None for none. ``factors``: what GGUF has in its place, a divisor of each
+    frequency; empty for none."""
 
     base: float = 10000.0
     scaling: tuple[float, float, float, float] | None = None
+    factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,80 @@
+"""The embedded engine as a target of the battery and the bench."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from detent.engines.embedded.config import Limits
+from detent.engines.embedded.engine import ARMS, DETENT, STOCK, Engine
+from detent.engines.embedded.model import load
+from detent.engines.embedded.weights import SMOLLM2
+from detent.engines.interface import Output, Submission, Target, Traits
+from detent.runtime.errors import DetentError, UnknownName
+from detent.runtime.tuple import CommitmentTuple
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+EVIDENCE = frozenset(("batch", "row", "tokens", "graph", "selections", "cached", "chunks", "preemptions"))
+
+
+class EmbeddedTarget:
+    """An engine in this process. ``options``: what :meth:`open` was called with."""
+
+    def __init__(self, engine: Engine, arm: str, options: dict[str, Any]) -> None:
+        self.engine, self.arm, self.options = engine, arm, options
+
+    @classmethod
+    def open(cls, model: str = SMOLLM2, *, arm: str = DETENT, commitment: str | None = None, dtype: str = "float32",
+             device: str = "cpu", limits: dict[str, int] | None = None) -> EmbeddedTarget:
+        """Start an engine.
+
+        ``model``: as :func:`detent.engines.embedded.model.load` takes it. ``commitment``: path of a commitment tuple;
+        without one, the default assignment. ``limits``: of :class:`Limits` what is not at its default. Raises
+        DetentError.
+        """
+        if arm not in ARMS:
+            raise UnknownName("arm", arm, ARMS)
+        if dtype not in DTYPES:
+            raise UnknownName("dtype", dtype, DTYPES)
+        if commitment is not None and arm == STOCK:
+            raise DetentError("arm stock takes no tuple", "leave out the tuple or take arm detent")
+        chosen = None if commitment is None else CommitmentTuple.load(commitment)
+        loaded = load(model, DTYPES[dtype], device)
+        engine = Engine.start(loaded, Limits.of(loaded.config, **(limits or {})), arm, chosen)
+        return cls(engine, arm, {"model": model, "arm": arm, "commitment": commitment, "dtype": dtype,
+                                 "device": device, "limits": limits})
+
+    @property
+    def traits(self) -> Traits:
+        model, limits, ops = self.engine.model, self.engine.limits, self.engine.ops
+        return Traits(
+            name=f"embedded {self.arm}", engine="embedded", arm=self.arm, model=model.config.name,
+            vocabulary=model.config.vocabulary, context=limits.context, page=limits.page, budget=limits.budget,
+            max_seqs=limits.max_seqs, boundaries=ops.boundaries(limits.budget), special=model.config.special,
+            evidence=EVIDENCE, can_preempt=True, can_flush=True,
+            environment={"torch": torch.__version__, "threads": torch.get_num_threads(), "device": str(model.device),
+                         "cpu": torch.backends.cpu.get_cpu_capability(),
+                         "dtype": str(model.dtype).removeprefix("torch."), "weights": model.identity,
+                         "tuple": ops.hash})
+
+    def run(self, submissions: Sequence[Submission]) -> list[Output]:
+        return self.engine.run(submissions)
+
+    def flush(self) -> None:
+        self.engine.flush()
+
+    def fresh(self) -> Target:
+        from detent.engines.embedded.remote import RemoteTarget
+
+        return RemoteTarget(self.options)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return self.engine.model.tokenizer.encode(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.engine.model.tokenizer.decode(tokens)
+
+    def close(self) -> None:
+        """Nothing is held that does not go with the object."""
