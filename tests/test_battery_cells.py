@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from battery_fake import TRAITS, Fake, Fault, View
@@ -179,3 +181,13 @@ def test_prompts_hold_no_special_ids_and_fit_any_vocabulary() -> None:
     work = Workload(traits, Sizes.of(traits), 0)
     assert set(work.prompts.ids("x", 500)) == {1, 3, 4, 5}
     assert work.prompts.ids("x", 40) != work.prompts.ids("y", 40)
+
+
+def test_the_page_lists_the_cells(root: Path) -> None:
+    """Names that hold one of the target's own numbers stand there with N."""
+    tables = [line for line in (root / "docs" / "verify.md").read_text(encoding="utf-8").splitlines()
+              if line.startswith("| ") and line.count("|") == 6]
+    listed = {(line.split("|")[1].strip(), name) for line in tables for name in re.findall(r"`([^`]+)`", line)}
+    work = Workload(TRAITS, Sizes.of(TRAITS), 0)
+    made = {(cell.kind, re.sub(r"^(tokens|decode)-\d+$", r"\1-N", cell.name)) for cell in cells_of(work, ALL)}
+    assert listed == made
