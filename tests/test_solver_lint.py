@@ -204,6 +204,33 @@ def test_two_tables_keep_apart(files: Files) -> None:
     assert [(use.name, subject.graph.names[use.key]) for use in uses(subject)] == [("table", "row"), ("spare", "other")]
 
 
+def every_finding(files: Files, body: str, **tables: tuple[int, ...]) -> set[tuple[str, str]]:
+    found = lint(files.program(body), files.deployment(high=256, **tables))
+    return {(f.rule, f.subject) for f in found if f.subject.startswith("[tuned]")}
+
+
+@pytest.mark.parametrize("keys", [(16, 32, 64), (16,)])
+def test_a_table_like_another_that_nobody_reads_has_no_rows_to_speak_of(files: Files, keys: tuple[int, ...]) -> None:
+    """Whatever holds of the one table's rows is not said of the other's, which has the same contents."""
+    beside = every_finding(files, LOOKUP, table=keys, spare=keys)
+    assert beside == every_finding(files, LOOKUP, table=keys) | {("unread-table", "[tuned] spare")}
+    assert ("untuned-row", "[tuned] table") in beside or len(keys) == 1  # a single row is a constant
+
+
+def test_tables_of_the_same_contents_are_told_apart(files: Files) -> None:
+    body = """\
+    row = nearest(tuned.table, call.tokens)
+    other = nearest(tuned.spare, call.max_len)
+    return {"tile": tuned.table[row]["tile"], "other": tuned.spare[other]["tile"]}
+"""
+    keys = (2, 64, 256)
+    program, deployment = files.program(body), files.deployment(high=256, table=keys, spare=keys)
+    subject = Subject(program, load(deployment), solve(program, deployment))
+    assert [(use.name, subject.graph.names[use.key]) for use in uses(subject)] == [("table", "row"), ("spare", "other")]
+    assert ("unreached-row", "[tuned] spare") in every_finding(files, body, table=keys, spare=keys)
+    assert ("unreached-row", "[tuned] table") not in every_finding(files, body, table=keys, spare=keys)
+
+
 # ---- knobs, pins, points ---------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from detent.passes.graph import Graph
 from detent.passes.input_domains import input_domains
 from detent.solver.lint.finding import NOTE, WARNING, Finding
 from detent.solver.lint.subject import Subject
-from detent.solver.lint.tables import Use, uses, uses_of
+from detent.solver.lint.tables import Use, own_uses, uses, uses_of
 from detent.solver.trials import every_input, knob_values, tuple_function
 from detent.solver.views.wording import compress
 
@@ -144,8 +144,7 @@ def _by_input(subject: Subject, use: Use) -> _ByInput | None:
 
 def _rank(subject: Subject, use: Use) -> int:
     """Which of its table's uses this is: rebinding with the rows in another order keeps the uses' order."""
-    same = uses_of(subject.graph, use.section, use.name, subject.table(use.section, use.name))
-    return same.index(use)
+    return own_uses(subject, use.section, use.name).index(use)
 
 
 # ---- words -----------------------------------------------------------------------------------------------------

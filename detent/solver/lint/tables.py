@@ -50,17 +50,49 @@ def _same(a: Graph, b: Graph) -> bool:
 
 def uses(subject: Subject) -> list[Use]:
     """Tables with the values by which their rows are looked up, ascending."""
-    return [use for section, name in subject.tables
-            for use in uses_of(subject.graph, section, name, subject.table(section, name))]
+    return [use for section, name in subject.tables for use in own_uses(subject, section, name)]
+
+
+def own_uses(subject: Subject, section: str, name: str) -> list[Use]:
+    """The values by which one table's rows are looked up, told apart from those of a table like it.
+
+    A lookup shows rows and not where they came from. Where another table has the same keys, the program is bound once
+    more with this one's rows in reverse: the lookups that turn around with them are its own.
+    """
+    graph, table = subject.graph, subject.table(section, name)
+    found = uses_of(graph, section, name, table)
+    alike = [other for other in subject.tables if list(subject.table(*other)) == list(table)]
+    if len(alike) < 2 or not found:
+        return found
+    backwards = dict(reversed(table.items()))
+    try:
+        if len(table) < 2:  # which is its own reverse
+            return [] if _same(graph, subject.rebound(section, name, {})) else found
+        turned = subject.rebound(section, name, backwards)
+    except SourceError:
+        return found
+    before, after = _lookups(graph, table), _lookups(turned, table, backwards)
+    if len(before) != len(after):
+        return found if uses_of(turned, section, name, backwards) else []
+    own = {graph.args[node][0] for node, other in zip(before, after, strict=True)
+           if _keys(turned, other) == list(backwards)}
+    return [use for use in found if use.key in own]
 
 
 def uses_of(graph: Graph, section: str, name: str, table: Mapping[int, Mapping[str, Any]]) -> list[Use]:
     """The values by which one table's rows are looked up: of lookups whose rows are a column of it."""
-    found: dict[int, Use] = {}
-    for node in graph.of_kind("lookup"):
-        if [key for key, _ in graph.data[node]] == list(table) and _is_column(graph.data[node], table):
-            found.setdefault(graph.args[node][0], Use(section, name, graph.args[node][0]))
-    return list(found.values())
+    keys = dict.fromkeys(graph.args[node][0] for node in _lookups(graph, table))
+    return [Use(section, name, key) for key in keys]
+
+
+def _lookups(graph: Graph, *tables: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """The lookups whose rows are a column of one of the tables."""
+    return [node for node in graph.of_kind("lookup")
+            if any(_keys(graph, node) == list(table) and _is_column(graph.data[node], table) for table in tables)]
+
+
+def _keys(graph: Graph, lookup: int) -> list[Any]:
+    return [key for key, _ in graph.data[lookup]]
 
 
 def _is_column(pairs: Sequence[tuple[Any, Any]], table: Mapping[int, Mapping[str, Any]]) -> bool:
