@@ -23,16 +23,22 @@ LANES, BLOCK = 64, 16384
 
 
 @dataclass(frozen=True)
-class Call:
-    """Pairs of a tile and a split that are computed at once.
+class Group:
+    """Tiles that are computed together, those that see most splits first: those of requests with one tile, or all of
+    one request (``shared``).
 
-    ``tiles[U]``: the tiles. ``pages[U, stride / page]``, or ``[1, ...]`` where all tiles meet the same split.
-    ``mask[U, 1, group * query_rows, stride]`` is added to the scores; None where every query sees every key.
+    ``tiles[n]``: which. ``whole``: how many of them, from the first on, see all of split 0, all of split 1, and so on;
+    ``seen`` the same for at least a part. ``pages``: of the tiles that see all of a split, in order of splits, and then
+    of every tile's last split, ``[U, stride / page]``; if ``shared``, of the splits ``[splits, stride / page]``.
+    ``mask[n, 1, group * query_rows, stride]`` is added to the scores of last splits.
     """
 
     tiles: Tensor
+    whole: tuple[int, ...]
+    seen: tuple[int, ...]
     pages: Tensor
-    mask: Tensor | None
+    mask: Tensor
+    shared: bool
 
 
 @dataclass(frozen=True)
@@ -40,15 +46,12 @@ class Plan:
     """Where a step's rows and splits are; all layers have the same.
 
     ``tile`` and ``place``, ``[T]``: the tile of each query row, and its place in it. ``count``: number of tiles.
-    ``calls``: for every tile in ascending order of its splits. ``single``: each tile sees one split only, and there is
-    one call for all of them in order.
     """
 
     tile: Tensor
     place: Tensor
     count: int
-    calls: tuple[Call, ...]
-    single: bool
+    groups: tuple[Group, ...]
 
 
 def plan(starts: Sequence[int], lengths: Sequence[int], tables: Tensor, page: int, query_rows: int, stride: int,
@@ -70,81 +73,92 @@ def plan(starts: Sequence[int], lengths: Sequence[int], tables: Tensor, page: in
         new = range(begin // query_rows, -(-length // query_rows)) if length > begin else range(0)
         first += [number * query_rows for number in new]
         owner += [request] * len(new)
-    last = [position // stride for position in first]  # the split that a tile sees in part
+    depth = [position // stride + 1 for position in first]  # splits that a tile sees, the last of them in part
     width, device = stride // page, tables.device
-    pages = _widened(tables, (max(last, default=0) + 1) * width).view(len(lengths), -1, width)
+    pages = _widened(tables, max(depth, default=1) * width).view(len(lengths), -1, width)
     sizes = Counter(owner)
-
-    def call(pairs: list[tuple[int, int]], masked: bool, together: bool) -> Call:
-        tiles = [t for t, _ in pairs]
-        mask = _mask([first[t] - s * stride for t, s in pairs], query_rows, stride, group, dtype, device)
-        chosen = pairs[:1] if together else pairs
-        where = pages[[owner[t] for t, _ in chosen], [s for _, s in chosen]]
-        return Call(torch.tensor(tiles, device=device), where, mask if masked else None)
-
-    calls: list[Call] = []
-    lone = [t for t in range(len(first)) if sizes[owner[t]] == 1]
-    whole = [(t, s) for t in lone for s in range(last[t])]
-    for split in sorted({s for _, s in whole}):
-        calls.append(call([pair for pair in whole if pair[1] == split], False, False))
-    if lone:
-        calls.append(call([(t, last[t]) for t in lone], True, False))
-    for request in (r for r, size in sizes.items() if size > 1):
-        own = [t for t in range(len(first)) if owner[t] == request]
-        for split in range(last[own[-1]] + 1):
-            seen, cut = ([(t, split) for t in own if (last[t] > split, last[t] == split) == kind]
-                         for kind in ((True, False), (False, True)))
-            calls += [call(pairs, masked, True) for pairs, masked in ((seen, False), (cut, True)) if pairs]
-    return Plan(torch.tensor(tile, device=device), torch.tensor(place, device=device), len(first), tuple(calls),
-                len(calls) == 1 and len(lone) == len(first))
+    members: dict[int, list[int]] = {}
+    for t, request in enumerate(owner):
+        members.setdefault(request if sizes[request] > 1 else -1, []).append(t)
+    groups: list[Group] = []
+    for request, tiles in members.items():
+        tiles.sort(key=lambda t: -depth[t])
+        splits = range(depth[tiles[0]])
+        seen = tuple(sum(depth[t] > split for t in tiles) for split in splits)
+        if request < 0:
+            units = [(t, split) for split in splits for t in tiles[:sum(seen[split + 1:split + 2])]]
+            units += [(t, depth[t] - 1) for t in tiles]
+            where = pages[[owner[t] for t, _ in units], [split for _, split in units]]
+        else:
+            where = pages[request, :len(seen)]
+        mask = _mask([first[t] % stride for t in tiles], query_rows, stride, group, dtype, device)
+        groups.append(Group(torch.tensor(tiles, device=device), (*seen[1:], 0), seen, where, mask, request >= 0))
+    return Plan(torch.tensor(tile, device=device), torch.tensor(place, device=device), len(first), tuple(groups))
 
 
 def attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: Plan, query_rows: int) -> Tensor:
     """``q[T, heads, hd]`` over ``k_pages`` and ``v_pages[P, page, kv_heads, hd]``: ``[T, heads, hd]``."""
     _, heads, dim = q.shape
     kv_heads = k_pages.shape[2]
-    group = heads // kv_heads
-    tiles = q.new_zeros(plan.count, query_rows, heads, dim)
-    tiles[plan.tile, plan.place] = q
-    grouped = tiles.view(-1, query_rows, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(
-        plan.count, kv_heads, group * query_rows, dim)
-    if plan.single:
-        mixed = _partial(grouped, k_pages, v_pages, plan.calls[0])[0].float() + 0.0  # as below, where -0 is lost
+    shape = (plan.count, kv_heads, heads // kv_heads, query_rows, dim)
+    tiles = q.new_zeros(shape)
+    tiles[plan.tile, :, :, plan.place] = q.view(-1, *shape[1:3], dim)
+    tiles = tiles.view(plan.count, kv_heads, -1, dim)
+    mixed = torch.empty_like(tiles)
+    for group in plan.groups:
+        mixed[group.tiles] = _mixed(tiles[group.tiles], k_pages, v_pages, group).to(q.dtype)
+    return mixed.view(shape)[plan.tile, :, :, plan.place].reshape(-1, heads, dim)
+
+
+def _mixed(q: Tensor, k_pages: Tensor, v_pages: Tensor, group: Group) -> Tensor:
+    """Attention of a group's tiles ``[n, kv_heads, rows, hd]`` to all of their splits, in fp32.
+
+    A split's share is its weight over the largest of the tile's; shares are added in ascending order of splits. What a
+    query does not see has share 0 and changes no bit.
+    """
+    parts: list[tuple[int, int, Tensor, Tensor]] = []  # tiles from, to; result and weight; in order of splits
+    if group.shared:
+        for split, (whole, seen) in enumerate(zip(group.whole, group.seen, strict=True)):
+            where = group.pages[split:split + 1]
+            if whole:
+                parts.append((0, whole, *_partial(q[:whole], k_pages, v_pages, where, None)))
+            if whole < seen:
+                parts.append((whole, seen, *_partial(q[whole:seen], k_pages, v_pages, where, group.mask[whole:seen])))
     else:
-        mixed = _sum(grouped, k_pages, v_pages, plan)
-    mixed = mixed.to(q.dtype).view(-1, kv_heads, group, query_rows, dim).permute(0, 3, 1, 2, 4)
-    return mixed[plan.tile, plan.place].reshape(-1, heads, dim)
-
-
-def _sum(grouped: Tensor, k_pages: Tensor, v_pages: Tensor, plan: Plan) -> Tensor:
-    """Partial results added by their weights in ascending order: ``[tiles, kv_heads, group * query_rows, hd]``."""
-    total = torch.zeros(grouped.shape, device=grouped.device)
-    mass = torch.zeros(grouped.shape[:3], device=grouped.device)
-    top = torch.full(grouped.shape[:3], -math.inf, device=grouped.device)
-    for call in plan.calls:
-        out, weight = _partial(grouped[call.tiles], k_pages, v_pages, call)
-        old = top[call.tiles]
-        new = torch.maximum(old, weight)
-        kept, share = _exp(torch.stack((old - new, weight - new)))
-        top[call.tiles] = new
-        mass[call.tiles] = mass[call.tiles] * kept + share
-        total[call.tiles] = total[call.tiles] * kept.unsqueeze(-1) + share.unsqueeze(-1) * out
+        inner = sum(group.whole)
+        last, last_weight = _partial(q, k_pages, v_pages, group.pages[inner:], group.mask)
+        if not inner:
+            return last + 0.0  # what follows begins sums at 0, so that -0 does not last
+        out, weight = _partial(torch.cat([q[:whole] for whole in group.whole]), k_pages, v_pages, group.pages[:inner],
+                               None)
+        for whole, seen, own, own_weight in zip(group.whole, group.seen, out.split(group.whole),
+                                                weight.split(group.whole), strict=True):
+            parts += [(0, whole, own, own_weight), (whole, seen, last[whole:seen], last_weight[whole:seen])]
+    top = torch.full(q.shape[:3], -math.inf, device=q.device)
+    for start, stop, _, weight in parts:
+        torch.maximum(top[start:stop], weight, out=top[start:stop])
+    shares = _exp(torch.cat([weight - top[start:stop] for start, stop, _, weight in parts]))
+    total, mass = torch.zeros(q.shape, device=q.device), torch.zeros_like(top)
+    offset = 0
+    for start, stop, own, _ in parts:
+        share = shares[offset:offset + stop - start]
+        mass[start:stop] += share
+        total[start:stop] += share.unsqueeze(-1) * own
+        offset += stop - start
     return total / mass.unsqueeze(-1)
 
 
-def _partial(q: Tensor, k_pages: Tensor, v_pages: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-    """Attention of tiles ``q[U, kv_heads, rows, hd]`` to one split each, and the logarithm of its weight
-    ``[U, kv_heads, rows]``, both in fp32 or q's type."""
-    units, (splits, width) = q.shape[0], call.pages.shape
-    keys, values = (pages.index_select(0, call.pages.flatten()).view(splits, -1, *pages.shape[2:]).transpose(1, 2)
+def _partial(q: Tensor, k_pages: Tensor, v_pages: Tensor, where: Tensor,
+             mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Attention of tiles ``q[U, kv_heads, rows, hd]`` to one split each, or to the one that ``where`` has, and the
+    logarithm of its weight ``[U, kv_heads, rows]``: both in fp32. Every query sees something."""
+    units, splits = q.shape[0], where.shape[0]
+    keys, values = (pages.index_select(0, where.flatten()).view(splits, -1, *pages.shape[2:]).transpose(1, 2)
                     for pages in (k_pages, v_pages))
-    mask = call.mask
     if units < LEAST_UNITS:
-        q = torch.cat((q, q))
-        mask = None if mask is None else torch.cat((mask, mask))
-        keys, values = (x.expand(LEAST_UNITS, -1, -1, -1) for x in (keys, values))
-    elif splits < units:
-        keys, values = (x.expand(units, -1, -1, -1) for x in (keys, values))
+        q, mask = torch.cat((q, q)), mask if mask is None else torch.cat((mask, mask))
+    if splits < len(q):
+        keys, values = (x.expand(len(q), -1, -1, -1) for x in (keys, values))
     if q.device.type == "cpu":
         out, weight = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values, 0.0, False,
                                                                                  attn_mask=mask)
