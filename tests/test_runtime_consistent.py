@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from cli_support import arguments_of, done, loaded, refused
 
+from detent.lang.parameters import section_of
 from detent.runtime.consistent import require_consistent
 from detent.runtime.deployment import PROGRAMS, Deployment, known, load
-from detent.runtime.known_facts import declared
+from detent.runtime.known_facts import declared, names
+from detent.runtime.sources import registry
 
 H200_TP2 = Path(PROGRAMS) / "tables" / "vllm-0.26.0" / "E=128,N=384,device_name=NVIDIA_H200.json"
 
@@ -150,8 +153,19 @@ def test_deployments_that_come_with_detent_are_consistent(name: str) -> None:
 
 
 def test_what_the_programs_read_is_known_without_importing_them() -> None:
-    from detent.programs import facts
-
-    for record, section in ((facts.Moe, "moe"), (facts.AllReduce, "all_reduce"), (facts.Limits, "limits")):
-        assert list(declared(section)) == list(vars(record)["__detent_fields__"])
-    assert declared("moe")["table"] == "Table | None" and declared("nothing") == {}
+    shared: dict[str, Any] = {}
+    for place in registry().values():
+        module, _, function = place.partition(":")
+        program = getattr(importlib.import_module(module), function)
+        for kind in program.__annotations__.values():
+            record = program.__globals__.get(kind)
+            fields = getattr(record, "__detent_fields__", {})
+            known = {name for name, (source, _) in fields.items() if source == "fact"}
+            if known:
+                assert known <= set(names(section_of(record))), record
+            if known and record.__module__ == "detent.programs.facts":
+                shared[section_of(record)] = record
+    assert len(shared) >= 8
+    for section, record in shared.items():
+        assert list(declared(section)) == list(record.__detent_fields__)
+    assert declared("moe")["table"] == "Table | None" and declared("nothing") == {} and names("call") == []

@@ -1,6 +1,6 @@
 """What the programs that come with Detent read of a deployment: their records, from the programs' text.
 
-Importing the programs would import the language, so ``class Gpu`` and its annotations are read as text.
+Importing the programs would import the language, so ``class Gpu`` and its annotations are read as they are written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 SHARED = "facts.py"
 """The file with the records that programs share, which nearly always has all there is to know."""
-RECORD = "@record"
+CLASS = re.compile(r"^@record\nclass (\w+):\n((?:(?:    .*)?\n)+)", re.MULTILINE)
+FIELD = re.compile(r"^    (\w+): ([^#\n]+)", re.MULTILINE)
+"""A plain search: the syntax tree costs more than a cache hit may, and tests compare both over all programs."""
 INPUTS = ("Runtime", "Unpinnable", "Request")
 
 _read: dict[str, dict[str, dict[str, str]]] = {}
@@ -45,17 +47,11 @@ def _of(file: str) -> dict[str, dict[str, str]]:
 
 
 def _records(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    if RECORD not in text:
-        return
-    import ast
-
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(each) == RECORD[1:] for each in node.decorator_list):
-            fields = {each.target.id: ast.unparse(each.annotation) for each in node.body
-                      if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
-            facts = {name: kind for name, kind in fields.items() if not kind.startswith(INPUTS)}
-            if facts:
-                yield _section(node.name), facts
+    for name, body in CLASS.findall(text):
+        fields = {field: kind.strip() for field, kind in FIELD.findall(body)}
+        facts = {field: kind for field, kind in fields.items() if not kind.startswith(INPUTS)}
+        if facts:
+            yield _section(name), facts
 
 
 def _section(record: str) -> str:
