@@ -1,0 +1,184 @@
+"""The wire to an HTTP server: JSON whose numbers keep their digits, replies that arrive piece by piece, clear errors.
+
+Standard library only. Nothing here waits longer than the server's ``timeout`` without hearing something.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from detent.runtime.errors import DetentError
+
+KEY = "DETENT_API_KEY"
+"""Environment variable with the key that a server may ask for. No other one is sent anywhere."""
+
+
+class Digits(float):
+    """A number of a reply, with the text it was written as."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Digits:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
+class Refused(DetentError):
+    """The server answered that it will not do this. ``status``: of HTTP."""
+
+    def __init__(self, message: str, remedy: str = "", status: int = 400) -> None:
+        super().__init__(message, remedy)
+        self.args = (message, remedy, status)
+        self.status = status
+
+
+def parse(text: str | bytes) -> Any:
+    """JSON with every fraction as :class:`Digits`, also ``NaN`` and ``Infinity``. Raises ValueError."""
+    return json.loads(text, parse_float=Digits, parse_constant=Digits)
+
+
+class Server:
+    """A server at ``url`` (``http`` or ``https``; a path is kept, a final ``/v1`` dropped).
+
+    ``timeout``: seconds without a byte, or in a reply without news, until the server counts as dead.
+    """
+
+    def __init__(self, url: str, timeout: float = 60.0) -> None:
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query:
+            raise DetentError(f"{url!r} is not the address of a server", "write http://HOST:PORT")
+        self.url, self.timeout = url, timeout
+        self._host, self._port, self._secure = parts.hostname, port, parts.scheme == "https"
+        self._base = parts.path.rstrip("/").removesuffix("/v1")
+
+    def get(self, path: str) -> str:
+        """The text at a path. Raises :class:`Refused` for a status other than 200."""
+        return self._whole("GET", path, None)
+
+    def get_json(self, path: str) -> dict[str, Any]:
+        """What a path answers, if that is JSON."""
+        return self._json(self.get(path), path)
+
+    def post(self, path: str, content: Mapping[str, Any] | None = None) -> str:
+        """The text that a path answers."""
+        return self._whole("POST", path, content)
+
+    def post_json(self, path: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        """What a path answers to some JSON, if that is JSON."""
+        return self._json(self.post(path, content), path)
+
+    def send(self, path: str, content: Mapping[str, Any]) -> http.client.HTTPConnection:
+        """The connection over which some JSON went; :meth:`pieces` reads the answer and closes it."""
+        with self._errors():
+            return self._request("POST", path, content)
+
+    def pieces(self, connection: http.client.HTTPConnection, path: str) -> Iterator[Any]:
+        """The JSON values of a reply of server-sent events as they arrive, or of one whole reply.
+
+        Raises :class:`Refused` for a status other than 200 or an error amid the reply, and DetentError for a reply
+        that breaks off or stalls; comments that only keep a connection open are no news.
+        """
+        with self._errors():
+            with closing(connection), connection.getresponse() as response:
+                if response.status != 200 or "event-stream" not in response.headers.get("content-type", ""):
+                    yield self._json(self._body(response, path), path)
+                    return
+                yield from self._events(response, path)
+
+    def _whole(self, method: str, path: str, content: Mapping[str, Any] | None) -> str:
+        with self._errors():
+            with closing(self._request(method, path, content)) as connection, connection.getresponse() as response:
+                return self._body(response, path)
+
+    def _events(self, response: http.client.HTTPResponse, path: str) -> Iterator[Any]:
+        heard = time.monotonic()
+        while line := response.readline():
+            name, _, data = line.decode("utf-8", "replace").partition(":")
+            if name != "data":
+                if time.monotonic() - heard > self.timeout:
+                    raise TimeoutError
+                continue
+            if data.strip() == "[DONE]":
+                return
+            piece = self._json(data, path)
+            if "error" in piece:
+                raise Refused(f"{self.url}: {_told(piece)}", status=500)
+            yield piece
+            heard = time.monotonic()  # what the reader did in the meantime is not the server's silence
+        raise DetentError(f"{self.url}: the reply broke off", "look at the server's log")
+
+    def _request(self, method: str, path: str, content: Mapping[str, Any] | None) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self.timeout)
+        headers = {"Accept": "application/json, text/event-stream, text/plain"}
+        if key := os.environ.get(KEY):
+            headers["Authorization"] = f"Bearer {key}"
+        body = None
+        if content is not None:
+            body, headers["Content-Type"] = json.dumps(content).encode(), "application/json"
+        try:
+            connection.request(method, self._base + path, body, headers)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _body(self, response: http.client.HTTPResponse, path: str) -> str:
+        text = response.read().decode("utf-8", "replace")
+        if response.status == 200:
+            return text
+        remedy = f"put the server's key into {KEY}" if response.status in (401, 403) else ""
+        try:
+            told = _told(parse(text))
+        except ValueError:
+            told = ""
+        raise Refused(f"{self.url}: {path} answered {response.status}" + (f": {told}" if told else ""), remedy,
+                      response.status)
+
+    def _json(self, text: str, path: str) -> dict[str, Any]:
+        try:
+            found = parse(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise DetentError(f"{self.url}: {path} did not answer with a JSON object",
+                              "check that an OpenAI-compatible server runs there")
+        return found
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What goes wrong on the way to the server and back, as errors of ours."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise DetentError(f"{self.url}: no answer within {self.timeout:g} s",
+                              "check the server, or give it more time") from error
+        except http.client.HTTPException as error:
+            raise DetentError(f"{self.url}: no proper HTTP came back ({type(error).__name__})",
+                              "check that an OpenAI-compatible server runs there") from error
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            raise DetentError(f"{self.url}: no connection ({why})",
+                              "check the address, and that the server is up") from error
+
+
+def _told(reply: Any) -> str:
+    """The message in an error of an OpenAI-compatible server, in any of its usual places."""
+    if isinstance(reply, Mapping):
+        for key in ("error", "message", "detail"):
+            if reply.get(key):
+                return _told(reply[key])
+        return ""
+    return str(reply)
