@@ -25,10 +25,11 @@ from detent.lang.refusals import FUNCTIONS, REFUSALS
 from detent.lang.statements import STATEMENTS
 from detent.runtime.tuple import ENVIRONMENT
 from detent.solver.compiled import ABLATIONS
+from detent.solver.lint import RULES, lint
 from detent.tools.doc_tables import filled
 from detent.universe import PASSES, PREFIX, TARGETS, UNIVERSE
 
-PAGES = ("language", "ir", "passes", "embedding", "cache")
+PAGES = ("language", "ir", "passes", "embedding", "cache", "lint")
 
 
 def text_of(root: Path, name: str) -> str:
@@ -103,6 +104,18 @@ def test_every_allowed_construct_has_an_example(root: Path) -> None:
     methods = {f"dict.{node.func.attr}" for node in nodes
                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
     assert {name for name in SIGNATURES if name not in called | methods} <= {"pow"}  # written **
+
+
+def test_the_page_of_lint_has_every_rule_and_shows_each(root: Path, tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    text = text_of(root, "lint")
+    assert re.findall(r"^\| `([\w-]+)` \| (?:warning|note)", text, re.M) == list(RULES)
+    monkeypatch.setenv("DETENT_CACHE_DIR", str(tmp_path / "cache"))
+    for block in blocks_of(text):
+        if block.option("file") in ("tiles.py", "tiles.toml"):
+            (tmp_path / str(block.option("file"))).write_text(block.text, encoding="utf-8")
+    found = lint(f"{tmp_path / 'tiles.py'}:tiles", str(tmp_path / "tiles.toml"))
+    assert {finding.rule for finding in found} == set(RULES)  # the example breaks every rule
 
 
 def test_the_page_of_the_ir_has_everything(root: Path) -> None:
