@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detent import __version__
+from detent.cli.bench_serve import serve_command
 from detent.cli.options import json_option
 from detent.cli.output import show, show_json
 from detent.cli.progress import Steps
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 @click.group("bench")
 def bench_command() -> None:
     """Measure Detent on this machine."""
+
+
+bench_command.add_command(serve_command)
 
 
 @bench_command.command("compiler")
