@@ -26,8 +26,8 @@ class Run:
     token. ``ttft``: to the first. ``step``: between two tokens of a request. ``cached``: share of prompt tokens read
     from the prefix cache (None: the engine does not tell). ``beyond``: prompt tokens cached although no earlier
     request of the replay has them. ``growing``: whether the queue grew until the arrivals ended. ``latencies`` and
-    ``digests``: one a request; a digest covers its tokens and the bits of their logprobs. ``bare``: requests whose
-    tokens came without logprobs.
+    ``digests``: one a request; a digest covers its tokens and the bits of their logprobs, and is empty where the
+    engine shows neither. ``bare``: requests whose tokens came without logprobs.
     """
 
     latency: dict[str, float]
@@ -97,6 +97,9 @@ def growing(outputs: Sequence[Output]) -> bool:
 
 
 def _digest(output: Output) -> str:
+    """Empty where the engine shows neither ids (they are below zero) nor logprobs."""
+    if not output.logprobs and min(output.tokens) < 0:
+        return ""
     told = hashlib.sha256(repr(output.tokens).encode())
     for bits in output.logprobs:
         told.update(len(bits).to_bytes(2) + bits)

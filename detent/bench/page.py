@@ -39,8 +39,8 @@ def page(document: Document) -> str:
     body += _section("Everything at once", _offline(found["offline"]), "Offline throughput.")
     body += _section("Each arm at a share of its own maximum", plots.percentiles(own, arms) + _cells(own), "")
     body += _section("Requests whose bits changed between runs", _changed(found["changed"]),
-                     "The same token ids at other loads and in other batches: tokens and logprob bits. Wilson’s 95 % "
-                     "interval; McNemar’s exact p against Stock.")
+                     "The same token ids at other loads and in other batches. Wilson’s 95 % interval; McNemar’s exact p "
+                     "against Stock.")
     body += _section("Workloads", _workloads(document["workloads"]), "")
     body += _section("Environment", _environment(document), "")
     values = {"title": escape(title), "body": "\n".join(body)}
@@ -133,10 +133,10 @@ def _changed(changed: Mapping[str, Mapping[str, Any]]) -> str:
         for index, (arm, found) in enumerate(by_arm.items()):
             interval, p = found["wilson"], found["mcnemar"]
             rows.append(["" if index else escape(workload), escape(arm),
-                         f"{found['changed']} of {found['requests']}", str(found["runs"]),
+                         f"{found['changed']} of {found['requests']}", str(found["runs"]), escape(found["compared"]),
                          f"{100 * interval['low']:.1f} – {100 * interval['high']:.1f} %",
                          "" if p is None else f"{p:.2g}"])
-    return _table(("workload", "arm", "changed", "runs", "interval", "p"), rows)
+    return _table(("workload", "arm", "changed", "runs", "compared", "interval", "p"), rows)
 
 
 def _workloads(workloads: Mapping[str, Mapping[str, Any]]) -> str:

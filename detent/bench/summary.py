@@ -130,16 +130,19 @@ def changed(runs: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> dict[str,
     for workload in dict.fromkeys(run["workload"] for run in runs):
         flags: dict[str, list[bool]] = {}
         counts: dict[str, int] = {}
+        bits: dict[str, bool] = {}
         loads = [{run["load"] for run in runs if run["workload"] == workload and run["arm"] == arm} for arm in arms]
         for arm in arms:
             own = [run for run in runs if run["workload"] == workload and run["arm"] == arm]
-            if len(own) > 1:
+            if len(own) > 1 and all(all(run["digests"]) for run in own):
                 flags[arm] = [len(set(digests)) > 1 for digests in zip(*(run["digests"] for run in own), strict=True)]
                 counts[arm] = len(own)
+                bits[arm] = not any(run["bare"] for run in own)
         if flags:
             alike = all(seen == loads[0] for seen in loads)
             found[workload] = {arm: {
                 "changed": sum(own), "requests": len(own), "runs": counts[arm],
+                "compared": "tokens and logprob bits" if bits[arm] else "tokens",
                 "wilson": asdict(wilson(sum(own), len(own))),
                 "mcnemar": mcnemar(flags[BASE], own) if alike and arm != BASE and BASE in flags else None,
             } for arm, own in flags.items()}

@@ -96,10 +96,11 @@ def sections(document: Mapping[str, Any]) -> list[Section]:
     if lines:
         shown.append(Table("Everything at once", ("workload", "arm", "requests/s", "tokens/s", "over Stock"), lines,
                            right=("requests/s", "tokens/s", "over Stock")))
-    bits = tuple((workload, arm, f"{one['changed']} of {one['requests']}", str(one["runs"]))
+    bits = tuple((workload, arm, f"{one['changed']} of {one['requests']}", str(one["runs"]), one["compared"])
                  for workload, by_arm in found["changed"].items() for arm, one in by_arm.items())
     if bits:
-        shown.append(Table("Requests whose bits changed between runs", ("workload", "arm", "changed", "runs"), bits,
+        shown.append(Table("Requests whose bits changed between runs", ("workload", "arm", "changed", "runs", "compared"),
+                           bits,
                            right=("changed", "runs")))
     shown.append(Paragraph(tuple(f"{load}: {described(load)}" for load in found["cells"])))
     return shown
