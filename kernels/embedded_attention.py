@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from detent.kernels import embedded_norm
 
 LEAST_UNITS = 2
 """Tiles in one call. A single one with a single KV head would be left to all threads, which add in another order."""
-LANES, BLOCK = 64, 16384
-"""Elements that whole vectors have, and that one thread keeps to itself (torch's grain is 32,768)."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,25 @@ def attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: Plan, query_row
     return mixed.view(shape)[plan.tile, :, :, plan.place].reshape(-1, heads, dim)
 
 
+def whole(q: Tensor, k_pages: Tensor, v_pages: Tensor, starts: Sequence[int], lengths: Sequence[int], tables: Tensor,
+          page: int) -> Tensor:
+    """The same by torch's scaled_dot_product_attention, one request after the other."""
+    parts: list[Tensor] = []
+    for request, length in enumerate(lengths):
+        own = q[starts[request]:starts[request + 1]].transpose(0, 1).unsqueeze(0)
+        where = tables[request, :-(-length // page)]
+        keys, values = (pages.index_select(0, where).flatten(0, 1)[:length].transpose(0, 1).unsqueeze(0)
+                        for pages in (k_pages, v_pages))
+        rows = own.shape[2]
+        mask = None
+        if 1 < rows < length:
+            mask = torch.arange(length - rows, length, device=q.device).view(-1, 1) >= torch.arange(
+                length, device=q.device)
+        parts.append(scaled_dot_product_attention(own, keys, values, mask, is_causal=rows == length > 1,
+                                                  enable_gqa=True)[0].transpose(0, 1))
+    return torch.cat(parts)
+
+
 def _mixed(q: Tensor, k_pages: Tensor, v_pages: Tensor, group: Group) -> Tensor:
     """Attention of a group's tiles ``[n, kv_heads, rows, hd]`` to all of their splits, in fp32.
 
@@ -137,7 +157,7 @@ def _mixed(q: Tensor, k_pages: Tensor, v_pages: Tensor, group: Group) -> Tensor:
     top = torch.full(q.shape[:3], -math.inf, device=q.device)
     for start, stop, _, weight in parts:
         torch.maximum(top[start:stop], weight, out=top[start:stop])
-    shares = _exp(torch.cat([weight - top[start:stop] for start, stop, _, weight in parts]))
+    shares = embedded_norm.exp(torch.cat([weight - top[start:stop] for start, stop, _, weight in parts]))
     total, mass = torch.zeros(q.shape, device=q.device), torch.zeros_like(top)
     offset = 0
     for start, stop, own, _ in parts:
@@ -183,19 +203,4 @@ def _widened(tables: Tensor, width: int) -> Tensor:
     """The tables cut or filled up to ``width`` pages; what is filled in is masked."""
     if tables.shape[1] >= width:
         return tables[:, :width]
-    return torch.nn.functional.pad(tables, (0, width - tables.shape[1]))
-
-
-def _exp(x: Tensor) -> Tensor:
-    """The exponential, with bits that do not depend on where an element stands.
-
-    torch computes the last elements of a thread's share one by one and the others in vectors; so all are in vectors.
-    """
-    if x.is_cuda:
-        return torch.exp(x)
-    count = x.numel()
-    padded = torch.nn.functional.pad(x.reshape(-1), (0, -count % LANES))
-    result = torch.empty_like(padded)
-    for source, target in zip(padded.split(BLOCK), result.split(BLOCK), strict=True):
-        torch.exp(source, out=target)
-    return result[:count].view(x.shape)
+    return pad(tables, (0, width - tables.shape[1]))

@@ -7,9 +7,10 @@ product with blocked weights, which adds in ascending K whatever the number of r
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
-from torch.nn.functional import linear as _plain
 
 PACKED_ROWS = 16
 """Rows that the layout is made for. A layout for one row has another sum for a single row than for several."""
@@ -24,26 +25,28 @@ def can_pack(weight: Tensor) -> bool:
 
 def pack(weight: Tensor) -> Tensor:
     """The weight ``[N, K]`` in oneDNN's blocked layout, an opaque tensor. Only where :func:`can_pack`."""
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACKED_ROWS)
-    return packed
+    blocked: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACKED_ROWS)
+    return blocked
 
 
-def packed_linear(x: Tensor, packed: Tensor) -> Tensor:
-    """``x[M, K]`` times a packed weight: ``[M, N]``."""
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), packed, None, "none", [], "")
+def packed(x: Tensor, weight: Tensor) -> Tensor:
+    """``x[M, K]`` times what :func:`pack` made of a weight ``[N, K]``: ``[M, N]``."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
     return out
 
 
-def linear(x: Tensor, weight: Tensor, rows: int, full: bool) -> Tensor:
-    """``x[M, K]`` times ``weight[N, K]``: ``[M, N]``, in tiles of ``rows`` rows, the last one filled up if ``full``."""
+def plain(x: Tensor, weight: Tensor) -> Tensor:
+    """``x[M, K]`` times ``weight[N, K]``: ``[M, N]``."""
+    return torch.nn.functional.linear(x, weight)
+
+
+def tiled(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight: Tensor, rows: int, fill: bool) -> Tensor:
+    """:func:`plain` or :func:`packed` by tiles of ``rows`` rows, the last one filled up with zeros if ``fill``."""
     count = x.shape[0]
     if count <= rows:
-        return _plain(_tile(x, rows if full else count), weight)[:count]
-    out = x.new_empty(count, weight.shape[0])
-    for start in range(0, count, rows):
-        part = x[start:start + rows]
-        out[start:start + rows] = _plain(_tile(part, rows if full else part.shape[0]), weight)[:part.shape[0]]
-    return out
+        return product(_tile(x, rows if fill else count), weight)[:count]
+    parts = [product(_tile(part, rows if fill else len(part)), weight) for part in x.split(rows)]
+    return torch.cat(parts)[:count]
 
 
 def _tile(x: Tensor, rows: int) -> Tensor:

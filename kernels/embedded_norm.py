@@ -1,8 +1,6 @@
-"""Row-wise operations of the embedded engine: RMSNorm, the gate of an MLP, softmax and argmax.
+"""Row-wise and elementwise operations of the embedded engine: RMSNorm, softmax, argmax, exponential and SiLU.
 
-Elementwise functions such as ``exp`` have other bits in the last few elements of a thread's share than in the rest, so
-those run on tiles of ``rows`` rows, filled up if ``full``: then an element's place within its share is its place
-within the tile.
+torch computes every row of the first three by itself, in an order that hangs on the row's length only.
 """
 
 from __future__ import annotations
@@ -13,52 +11,56 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float, rows: int, full: bool) -> Tensor:
-    """``x[M, H]`` over its root mean square, times ``weight[H]``; in fp32, rounded once to x's type."""
-    def one(tile: Tensor) -> Tensor:
-        wide = tile.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        return (wide * scale * weight.float()).to(tile.dtype)
-
-    return tiled(one, x, rows, full)
+LANES, BLOCK = 64, 16384
+"""Elements that whole vectors have, and that one thread keeps to itself (torch's grain is 32,768)."""
 
 
-def gate(x: Tensor, rows: int, full: bool) -> Tensor:
-    """SiLU of the left half of ``x[M, 2I]`` times its right half: ``[M, I]``."""
-    def one(tile: Tensor) -> Tensor:
-        left, right = tile.chunk(2, -1)
-        return functional.silu(left) * right
+def rms_norm(x: Tensor, weight: Tensor, eps: float, own: bool) -> Tensor:
+    """``x[M, H]`` over its root mean square, times ``weight[H]``, by torch's ``own`` norm or composed; in fp32, rounded
+    once to x's type."""
+    wide, scale = x.float(), weight.float()
+    if own:
+        return functional.rms_norm(wide, (x.shape[1],), scale, eps).to(x.dtype)
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * scale).to(x.dtype)
 
-    return tiled(one, x, rows, full)
 
-
-def softmax(x: Tensor, rows: int, full: bool) -> Tensor:
+def softmax(x: Tensor) -> Tensor:
     """Softmax of every row of ``x[M, V]`` in fp32."""
-    return tiled(lambda tile: torch.softmax(tile.float(), -1), x, rows, full)
+    return torch.softmax(x.float(), -1)
 
 
-def log_softmax(x: Tensor, rows: int, full: bool) -> Tensor:
+def log_softmax(x: Tensor) -> Tensor:
     """Logarithm of the softmax of every row of ``x[M, V]`` in fp32."""
-    return tiled(lambda tile: torch.log_softmax(tile.float(), -1), x, rows, full)
+    return torch.log_softmax(x.float(), -1)
 
 
 def argmax(x: Tensor) -> Tensor:
     """The lowest index of every row's largest element: ``x[M, V]`` gives ``[M]``."""
-    index: Tensor = torch.argmax(x, -1)
-    return index
+    return torch.argmax(x, -1)
 
 
-def tiled(function: Callable[[Tensor], Tensor], x: Tensor, rows: int, full: bool) -> Tensor:
-    """``function`` of the tiles of ``rows`` rows of ``x``, the last one filled up with zeros if ``full``."""
-    count = x.shape[0]
-    if count == rows or (count < rows and not full):
-        return function(x)
-    parts = []
-    for start in range(0, count, rows):
-        part = x[start:start + rows]
-        short = part.shape[0]
-        if full and short < rows:
-            part = torch.cat((part, part.new_zeros(rows - short, x.shape[1])))
-        parts.append(function(part)[:short])
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def exp(x: Tensor) -> Tensor:
+    """The exponential, element by element."""
+    return by_vectors(torch.exp, x)
+
+
+def silu(x: Tensor) -> Tensor:
+    """``x * sigmoid(x)``, element by element."""
+    return by_vectors(lambda source, out: torch.ops.aten.silu.out(source, out=out), x)
+
+
+def by_vectors(function: Callable[..., Tensor], x: Tensor) -> Tensor:
+    """``function(source, out=target)`` of every element, with bits that do not depend on where an element stands.
+
+    On a CPU torch computes the last elements of each thread's share one by one and the others in vectors, and the two
+    exponentials differ in their last bits. So elements are filled up to whole vectors and computed in blocks that one
+    thread keeps.
+    """
+    count = x.numel()
+    result = torch.empty(count + -count % LANES, dtype=x.dtype, device=x.device)
+    source = functional.pad(x.reshape(-1), (0, len(result) - count))
+    if x.device.type != "cpu":
+        return function(source, out=result)[:count].view(x.shape)
+    for part, target in zip(source.split(BLOCK), result.split(BLOCK), strict=True):
+        function(part, out=target)
+    return result[:count].view(x.shape)

@@ -80,6 +80,26 @@ class Engine:
 
 
 @record
+class Machine:
+    """The processors of a deployment that runs without a GPU."""
+
+    name: str
+    cores: int  # that the engine computes with
+
+
+@record
+class Embedded:
+    """The embedded engine: its pages and what was measured for it. A row counts up to its key, the last one also
+    beyond."""
+
+    page_size: int  # tokens in a page of the KV cache
+    gemm: Table  # by rows of the activations: for every layer 1 where packed weights are faster, else 0
+    attention: Table  # by KV tokens a core: tokens of a split, and from where on splits are faster
+    moe: Table  # by tokens: 1 where packed weights are faster, else 0
+    norm: Table  # by rows: 1 where torch's own norm is faster, else 0
+
+
+@record
 class AllReduce:
     """All-reduces of the tensor-parallel group. A deployment on one GPU has no such section."""
 

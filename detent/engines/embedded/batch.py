@@ -33,3 +33,8 @@ class Batch:
     def longest_query(self) -> int:
         """Query rows of the request that has most."""
         return max(end - start for start, end in zip(self.query_start, self.query_start[1:], strict=False))
+
+    @property
+    def keys(self) -> int:
+        """KV tokens of all requests."""
+        return sum(self.lengths)

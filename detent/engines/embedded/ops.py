@@ -1,4 +1,4 @@
-"""The operations of a model whose kernels are selected: every matrix product, attention, expert layer, norm and softmax.
+"""The operations of a model whose kernels are selected: matrix products, attention, expert layers, norms, softmax.
 
 Before each call a selector says which kernel, in tiles and splits of which size. *Stock* is the programs unpinned,
 *pinned* the programs under a commitment tuple.
@@ -6,11 +6,12 @@ Before each call a selector says which kernel, in tiles and splits of which size
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from detent.engines.embedded.batch import Batch
+from detent.engines.embedded.selectors import PROGRAMS, Selectors
 from detent.kernels import embedded_attention, embedded_experts, embedded_linear, embedded_norm
 
 if TYPE_CHECKING:
@@ -23,51 +24,68 @@ __all__ = ["Batch", "Ops"]
 
 
 class Ops:
-    """Kernels and what selects them. ``hash``: the tuple's, or "stock"."""
+    """Kernels and what selects them. ``hash``: the tuple's, or "stock".
 
-    def __init__(self, hash: str) -> None:
-        self.hash = hash
-        self.inside = 0
-        """How many of the operations are under way: what torch is asked for meanwhile was selected."""
+    Every operation raises :class:`detent.runtime.errors.Violation` for a call outside of what was solved.
+    """
+
+    def __init__(self, selectors: Selectors) -> None:
+        self.selectors, self.hash = selectors, selectors.hash
+        self.inside = Inside()
+        """Open while an operation is under way: what torch is asked for meanwhile was selected."""
         self._packed: dict[tuple[int, tuple[int, ...]], tuple[Tensor, Tensor]] = {}
-        self._points: dict[str, Mapping[str, Any]] = {}
+        self._attention, self._gemm, self._norm = (selectors.select[family] for family in ("attention", "gemm", "norm"))
+        self._moe = selectors.select.get("moe")
+        self._layers = {shape: f"kernel.{layer}" for layer, shape in selectors.shapes.items()}
+        self._points: dict[str, Mapping[str, Any]] = dict(selectors.constant)
 
     @classmethod
     def stock(cls, deployment: Deployment) -> Ops:
         """As the programs select for each batch."""
-        return cls("stock")
+        return cls(Selectors.stock(deployment))
 
     @classmethod
-    def pinned(cls, deployment: Deployment, commitment: CommitmentTuple | None = None) -> Ops:
-        """As a tuple commits to, the default assignment without one."""
-        return cls("default")
+    def pinned(cls, deployment: Deployment, commitment: CommitmentTuple | None = None,
+               identity: Mapping[str, str] | None = None) -> Ops:
+        """As a tuple commits to, the default assignment without one.
+
+        The tuple is bound to this machine's kernels, torch and threads, and to the ``identity`` of the model
+        (environment parts such as ``model`` and ``weights``). Raises TupleMismatch, NotLegal.
+        """
+        return cls(Selectors.pinned(deployment, commitment, identity or {}))
 
     def points_in_force(self) -> dict[str, Any]:
-        """``program.point`` and its value, of the last call of each program."""
-        return {f"{program}.{name}": value for program, points in self._points.items()
+        """``program.point`` and its value: of each program's last call, before it under a tuple its constants."""
+        return {f"{PROGRAMS[family]}.{name}": value for family, points in self._points.items()
                 for name, value in points.items()}
 
     def boundaries(self, max_tokens: int) -> tuple[int, ...]:
-        """Token counts up to ``max_tokens`` at which an unpinned selection is another than for one token less."""
-        return ()
+        """Token counts up to ``max_tokens`` at which a stock selection is another than for one token less."""
+        return self.selectors.boundaries(max_tokens)
 
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """``x[M, K]`` times ``weight[N, K]``: ``[M, N]``."""
-        with self._selected():
-            if embedded_linear.can_pack(weight):
-                return embedded_linear.packed_linear(x, self._pack(weight))
-            return embedded_linear.linear(x, weight, 8, True)
+        with self.inside:
+            self._points["gemm"] = points = self._gemm(x.shape[0])
+            kernel = points[self._layers.get(tuple(weight.shape), "kernel.qkv")]
+            return self._product(kernel, points, x, weight)
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMSNorm of every row of ``x[M, H]``, times ``weight[H]``."""
-        with self._selected():
-            return embedded_norm.rms_norm(x, weight, eps, 8, True)
+        with self.inside:
+            self._points["norm"] = points = self._norm(x.shape[0])
+            return embedded_norm.rms_norm(x, weight, eps, points["kernel"] == "torch")
 
     def attention(self, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: Batch) -> Tensor:
         """Causal attention of ``q[T, heads, hd]`` to ``k_pages`` and ``v_pages[P, page, kv_heads, hd]``, which hold the
         step's own keys and values too: ``[T, heads, hd]``. Scores are scaled by ``hd ** -0.5``."""
-        with self._selected():
-            rows, stride = 8, 256
+        with self.inside:
+            self._points["attention"] = points = self._attention(len(batch.lengths), batch.longest_query, batch.rows,
+                                                                 batch.keys)
+            if points["kernel"] == "whole":
+                return embedded_attention.whole(q, k_pages, v_pages, batch.query_start, batch.lengths, batch.tables,
+                                                batch.page)
+            rows, stride = points["query_rows"], points["split_stride"]
             plan = batch.plans.get((rows, stride))
             if plan is None:
                 plan = batch.plans[rows, stride] = embedded_attention.plan(
@@ -80,36 +98,53 @@ class Ops:
 
         ``gate_up[E, 2I, H]``: gate above up; ``down[E, H, I]``.
         """
-        with self._selected():
-            return embedded_experts.experts(x, gate_up, down, ids, weights, self.linear,
-                                            lambda rows: embedded_norm.gate(rows, 8, True))
+        with self.inside:
+            assert self._moe is not None, "the deployment has no [moe]"
+            self._points["moe"] = points = self._moe(x.shape[0])
+            return embedded_experts.experts(x, gate_up, down, ids, weights, lambda rows, weight: self._product(
+                points["kernel"], points, rows, weight))
 
     def softmax(self, x: Tensor) -> Tensor:
         """Softmax of every row of ``x[M, V]``, in fp32."""
-        with self._selected():
-            return embedded_norm.softmax(x, 1, True)
+        with self.inside:
+            return embedded_norm.softmax(x)
 
     def log_softmax(self, x: Tensor) -> Tensor:
         """Logarithm of the softmax of every row of ``x[M, V]``, in fp32."""
-        with self._selected():
-            return embedded_norm.log_softmax(x, 1, True)
+        with self.inside:
+            return embedded_norm.log_softmax(x)
 
     def argmax(self, x: Tensor) -> Tensor:
         """The lowest index of the largest element of every row of ``x[M, V]``: ``[M]``."""
-        with self._selected():
+        with self.inside:
             return embedded_norm.argmax(x)
 
-    @contextmanager
-    def _selected(self) -> Iterator[None]:
-        self.inside += 1
-        try:
-            yield
-        finally:
-            self.inside -= 1
+    def _product(self, kernel: str, points: Mapping[str, Any], x: Tensor, weight: Tensor) -> Tensor:
+        product: Callable[[Tensor, Tensor], Tensor] = embedded_linear.plain
+        if kernel == "packed":
+            product, weight = embedded_linear.packed, self._pack(weight)
+        return embedded_linear.tiled(product, x, weight, points["rows"], points["fill"])
 
     def _pack(self, weight: Tensor) -> Tensor:
-        """The weight laid out anew, kept with the weight, whose address is the key."""
+        """The weight laid out anew. It is kept beside the weight, so that no other can have its address."""
         key = (weight.data_ptr(), tuple(weight.shape))
         if key not in self._packed:
             self._packed[key] = (weight, embedded_linear.pack(weight))
         return self._packed[key][1]
+
+
+class Inside:
+    """A context that knows how often it has been entered and not yet left."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    def __bool__(self) -> bool:
+        return self.depth > 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.depth -= 1
