@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,3 +212,15 @@ def test_results_go_through_json() -> None:
 def test_the_headline_counts_what_there_is() -> None:
     empty = Report(TRAITS, Sizes.of(TRAITS), 0, "", ())
     assert headline(empty) == "fake (stock), 0 cells: none" and empty.exit_code == 0
+
+
+def test_the_battery_knows_the_runtime_and_the_interface_alone(root: Path) -> None:
+    code = ("import pkgutil, sys, importlib, detent.battery as b\n"
+            "for m in pkgutil.iter_modules(b.__path__): importlib.import_module(f'detent.battery.{m.name}')\n"
+            "print(*sys.modules)")
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True,
+                            env={**os.environ, "PYTHONPATH": str(root)}).stdout.split()
+    ours = {name for name in loaded if name.split(".")[0] == "detent"}
+    allowed = ("detent.battery", "detent.runtime", "detent.engines.interface")
+    assert all(name in ("detent", "detent.engines") or name.startswith(allowed) for name in ours), ours
+    assert not {"torch", "numpy", "xdsl", "click"} & set(loaded)
