@@ -39,8 +39,8 @@ def page(document: Document) -> str:
     body += _section("Everything at once", _offline(found["offline"]), "Offline throughput.")
     body += _section("Each arm at a share of its own maximum", plots.percentiles(own, arms) + _cells(own), "")
     body += _section("Requests whose bits changed between runs", _changed(found["changed"]),
-                     "The same token ids at other loads and in other batches. Wilson’s 95 % interval; McNemar’s exact p "
-                     "against Stock.")
+                     "The same token ids at other loads and in other batches. Wilson’s 95 % interval; McNemar’s exact "
+                     "p against Stock.")
     body += _section("Workloads", _workloads(document["workloads"]), "")
     body += _section("Environment", _environment(document), "")
     values = {"title": escape(title), "body": "\n".join(body)}
@@ -57,12 +57,6 @@ def headline(document: Document) -> str:
                     f"{mean['p99']:.2f}× at p99 (geometric means)")
     settings = document["settings"]
     return ". ".join([*told, f"Scale {settings['scale']:g}, seed {settings['seed']}"]) + "."
-
-
-def milliseconds(value: Sequence[float]) -> str:
-    """A median with its spread, as text."""
-    median, least, greatest = (f"{1000 * part:.3g}" for part in value)
-    return f"{median} ({least} – {greatest})"
 
 
 def notes(cell: Mapping[str, Any]) -> list[str]:

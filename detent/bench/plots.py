@@ -34,10 +34,10 @@ def ratios(cells: Mapping[str, Mapping[str, Any]], arms: Sequence[str], percent:
     """Latency over Stock's, a group of bars a load, with the bootstrap interval where ``percent`` is p50."""
     shown = [arm for arm in arms if any(by.get(arm, {}).get("ratio") for by in cells.values())]
     loads = [load for load, by in cells.items() if any(by.get(arm, {}).get("ratio") for arm in shown)]
-    values = [by[arm]["ratio"][percent] for by in cells.values() for arm in shown
-              if by.get(arm, {}).get("ratio")]
-    if not values:
+    found = [by[arm] for by in cells.values() for arm in shown if by.get(arm, {}).get("ratio")]
+    if not found:
         return ""
+    values = [value for cell in found for value in (cell["ratio"][percent], *_ends(cell, percent))]
     low, high = min(0.8, *values) / 1.05, max(1.5, *values) * 1.1
     y = _logarithmic(low, high, 260)
     paint = colours(arms)
@@ -53,12 +53,18 @@ def ratios(cells: Mapping[str, Mapping[str, Any]], arms: Sequence[str], percent:
             top, bottom = sorted((y(value), y(1.0)))
             parts.append(_rect(x + 1, top, bar - 2, max(bottom - top, 1), paint[arm],
                                f"{load}, {arm}: {percent} {value:.3f}× Stock’s"))
-            if percent == "p50":
-                parts.append(_whisker(x + bar / 2, y(cell["interval"]["low"]), y(cell["interval"]["high"])))
-            parts.append(_text(x + bar / 2, top - 4, f"{value:.2f}", "middle", 10))
+            ends = [y(end) for end in _ends(cell, percent)]
+            if ends:
+                parts.append(_whisker(x + bar / 2, *ends))
+            parts.append(_text(x + bar / 2, min([top, *ends]) - 4, f"{value:.2f}", "middle", 10))
         parts.append(_label(LEFT + (i + 0.5) * wide, 260, load, _growing(cells[load], shown)))
     parts.append(_line(LEFT, y(1.0), LEFT + BAND, y(1.0), INK, 1))
     return _svg(parts, f"{percent} latency per output token over Stock by load and arm", 260)
+
+
+def _ends(cell: Mapping[str, Any], percent: str) -> list[float]:
+    """Of the interval, which only p50 has."""
+    return [cell["interval"]["low"], cell["interval"]["high"]] if percent == "p50" else []
 
 
 def percentiles(cells: Mapping[str, Mapping[str, Any]], arms: Sequence[str]) -> str:

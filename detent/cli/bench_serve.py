@@ -71,25 +71,28 @@ def serve_command(engine: str, model: str | None, arms: str, workloads: str, sca
 
 def sections(document: Mapping[str, Any]) -> list[Section]:
     """The summary as text."""
-    from detent.bench.page import headline, milliseconds, notes
+    from detent.bench.page import headline, notes
     from detent.bench.summary import described
     from detent.solver.views.sections import Paragraph, Table
 
     found = document["summary"]
-    rows, told = [], []
+    rows: list[tuple[str, ...]] = []
+    told: dict[str, list[str]] = {}
     for load, by_arm in found["cells"].items():
         for index, (arm, cell) in enumerate(by_arm.items()):
-            ratio, marks = cell["ratio"], notes(cell)
-            rows.append((("" if index else load), arm, *(milliseconds(cell[p]) for p in ("p50", "p90", "p99")),
-                         f"{ratio['p50']:.3f}" if ratio else "", f"{1000 * cell['ttft'][0]:.3g}",
-                         f"{1000 * cell['step'][0]:.3g}", f"{cell['tokens_per_s'][0]:.4g}" + ("*" if marks else "")))
-            told += [f"* {load}, {arm}: {mark}" for mark in marks]
-    figures = ("p50", "p90", "p99", "over Stock", "TTFT", "step", "tokens/s")
+            ratio, marks, (median, least, greatest) = cell["ratio"], notes(cell), cell["p50"]
+            times = [f"{1000 * cell[name][0]:.3g}" for name in ("p50", "p90", "p99", "ttft", "step")]
+            times.insert(1, f"{least / median:.2f} – {greatest / median:.2f}")
+            rows.append(("" if index else load, arm, f"{ratio['p50']:.3f}" if ratio else "", *times,
+                         f"{cell['tokens_per_s'][0]:.4g}" + ("*" if marks else "")))
+            for mark in marks:
+                told.setdefault(f"* {load}: {mark}", []).append(arm)
+    figures = ("over Stock", "p50", "spread", "p90", "p99", "TTFT", "step", "tokens/s")
     shown: list[Section] = [Paragraph((headline(document),)),
-                            Table("Latency per output token, ms: median of the runs (least – greatest)",
+                            Table("Latency per output token, ms: medians of the runs, and their spread at p50",
                                   ("load", "arm", *figures), tuple(rows), right=figures)]
     if told:
-        shown.append(Paragraph(tuple(told)))
+        shown.append(Paragraph(tuple(f"{mark} ({', '.join(arms)})" for mark, arms in told.items())))
     lines = tuple((workload, arm, f"{one['requests_per_s'][0]:.4g}", f"{one['tokens_per_s'][0]:.4g}",
                    f"{one['ratio']:.3f}" if "ratio" in one else "")
                   for workload, by_arm in found["offline"].items() for arm, one in by_arm.items())
@@ -99,9 +102,8 @@ def sections(document: Mapping[str, Any]) -> list[Section]:
     bits = tuple((workload, arm, f"{one['changed']} of {one['requests']}", str(one["runs"]), one["compared"])
                  for workload, by_arm in found["changed"].items() for arm, one in by_arm.items())
     if bits:
-        shown.append(Table("Requests whose bits changed between runs", ("workload", "arm", "changed", "runs", "compared"),
-                           bits,
-                           right=("changed", "runs")))
+        shown.append(Table("Requests whose bits changed between runs",
+                           ("workload", "arm", "changed", "runs", "compared"), bits, right=("changed", "runs")))
     shown.append(Paragraph(tuple(f"{load}: {described(load)}" for load in found["cells"])))
     return shown
 
