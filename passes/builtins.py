@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,9 @@ def common_type(a: Any, b: Any) -> str | None:
 
 def mixed(a: Any, b: Any) -> tuple[str, str]:
     """Message and help for a variable that a branch leaves with values that cannot be merged."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return (f"one branch gives the keys {', '.join(map(repr, a))}, the other {', '.join(map(repr, b))}",
+                "give both branches the same keys in the same order")
     return (f"one branch gives {describe(a)}, the other {describe(b)}",
             "give both branches values of one type and shape")
 
@@ -145,6 +149,9 @@ def _union(ev: Evaluator, a: Any, b: Any) -> Any:
 def _knob(ev: Evaluator, name: Any, values: Any, default: Any = None) -> Any:
     if not isinstance(name, str) or not name.isidentifier():
         ev.fail("a knob's name is a constant identifier", 'write knob("name", (values...), default=value)')
+    if keyword.iskeyword(name) or any(op.input_name.data == name for op in ev.inputs()):
+        ev.fail(f"{name!r} cannot name a knob: it is {'a word of Python' if keyword.iskeyword(name) else 'an input'}",
+                "give it another name")
     choices = tuple(elements(ev, values))
     default = choices[0] if default is None and choices else default
     for value in (*choices, default):

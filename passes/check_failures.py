@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from detent.dialects.selir.structure import ProgramOp
 from detent.dialects.selir.types import type_name
 from detent.passes.boxes import Domain, apply, piece
 from detent.passes.cut import BATCH_DEPENDENT
-from detent.passes.domains import Abstract, may_fail, too_large
+from detent.passes.domains import Abstract, Interval, may_fail, too_large
 from detent.passes.errors import AnalysisError
 from detent.passes.flatten import Flattened
 from detent.passes.graph import Condition, Graph, Location
@@ -27,6 +27,8 @@ from detent.passes.input_domains import input_domains, relations
 from detent.passes.rules import Options
 from detent.passes.sweep import programs_of, value_sets
 from detent.passes.witness import Proved, prove
+
+REMEDY = "exclude it by an assume, or guard it by a condition"
 
 
 class Reachable(AnalysisError):
@@ -49,16 +51,18 @@ def check_failures(program: ProgramOp, sets: Mapping[SSAValue, Abstract]) -> Non
     related = relations(graph, domains)
     for op in suspects:
         node = flat.nodes[op.results[0]]
+        if _asked_before(graph, node):
+            continue
         root = _safe(graph, node, guard=graph.guards.get(node))
         verdict = prove(graph, root, domains, related)
         if isinstance(verdict, Proved):
             continue
-        what = _what(graph, node)
         location = graph.locations[node]
+        what = _what(graph, node) + ("" if location else f" in {graph.kinds[node]} {graph.names[node]}".rstrip())
         if isinstance(verdict, dict):
             at = ", ".join(f"{graph.data[i].name}={value!r}" for i, value in verdict.items())
-            raise Reachable(f"{what} at {at}", location, "exclude it by an assume, or guard it by a condition")
-        raise Reachable(f"cannot exclude {what}", location, "exclude it by an assume, or guard it by a condition")
+            raise Reachable(f"{what} at {at}" if at else what, location, REMEDY)
+        raise Reachable(f"cannot exclude {what}", location, REMEDY)
 
 
 def _check_magnitudes(program: ProgramOp, sets: Mapping[SSAValue, Abstract]) -> None:
@@ -71,12 +75,42 @@ def _check_magnitudes(program: ProgramOp, sets: Mapping[SSAValue, Abstract]) -> 
 
 def _suspect(op: Operation, sets: Mapping[SSAValue, Abstract]) -> bool:
     if isinstance(op, LookupOp):
-        keys = sets.get(op.key)
-        return not isinstance(keys, frozenset) or not keys <= {k for k, _ in op.table.data}
+        return not _has_all(op.table.data, sets.get(op.key))
     assert isinstance(op, ScalarOp)
     if SEMANTICS[op.kind].fails is None:
         return False
     return may_fail(op.kind, [sets.get(v) for v in op.scalars])
+
+
+def _has_all(table: Sequence[tuple[Any, Any]], keys: Abstract) -> bool:
+    """Whether a table has a row for each of some keys."""
+    rows = {key for key, _ in table}
+    if isinstance(keys, Interval) and isinstance(keys.low, int) and isinstance(keys.high, int):
+        return keys.high - keys.low < len(rows) and rows.issuperset(range(keys.low, keys.high + 1))
+    return isinstance(keys, frozenset) and keys <= rows
+
+
+def _asked_before(graph: Graph, node: int) -> bool:
+    """Whether a lookup's guard itself says that the key is one of the table's, as that of ``get`` with a default."""
+    guard = graph.guards.get(node)
+    if graph.kinds[node] != "lookup" or guard is None:
+        return False
+    rows = {key for key, _ in graph.data[node]}
+
+    def is_row(part: int) -> bool:
+        if graph.kinds[part] != "eq" or graph.args[node][0] not in graph.args[part]:
+            return False
+        others = [arg for arg in graph.args[part] if arg != graph.args[node][0]]
+        return len(others) == 1 and graph.kinds[others[0]] == "constant" and graph.data[others[0]] in rows
+
+    return any(all(is_row(part) for part in _parts(graph, term, "or")) for term in _parts(graph, guard, "and"))
+
+
+def _parts(graph: Graph, node: int, kind: str) -> list[int]:
+    """The terms of a conjunction or a disjunction."""
+    if graph.kinds[node] != kind:
+        return [node]
+    return [part for arg in graph.args[node] for part in _parts(graph, arg, kind)]
 
 
 def require_no_failures(graph: Graph, pin_sets: Mapping[int, Abstract], domains: Mapping[int, Domain]) -> None:
@@ -112,7 +146,7 @@ def require_no_failures(graph: Graph, pin_sets: Mapping[int, Abstract], domains:
 def _may_fail_on(graph: Graph, node: int, operands: list[Abstract]) -> bool:
     kind = graph.kinds[node]
     if kind == "lookup":
-        return not isinstance(operands[0], frozenset) or not operands[0] <= {k for k, _ in graph.data[node]}
+        return not _has_all(graph.data[node], operands[0])
     return kind in SEMANTICS and may_fail(kind, operands)
 
 

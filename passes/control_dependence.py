@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from detent.dialects.selir.scalar import SCALAR_OPS, LookupOp, SelectOp
+from detent.dialects.selir.scalar import SCALAR_OPS, LookupOp, ScalarOp, SelectOp
 from detent.dialects.selir.semantics import SEMANTICS
 from detent.dialects.selir.structure import ConditionOp, IfOp, ProgramOp, YieldOp
 from detent.dialects.selir.types import TYPES
@@ -99,18 +99,54 @@ def _lift(branch: IfOp, block: Block, anchor: Operation, outer: Path | None) -> 
 
 
 def _guard(op: Operation, path: Path) -> None:
+    _add_guard(op, path.value(op, op))
+
+
+def _add_guard(op: Operation, guard: SSAValue) -> None:
     operands = list(op.operands)
-    guard = path.value(op, op)
     if len(operands) > _CAN_FAIL[type(op)]:
         guard = _insert("and", (guard, operands.pop()), op, op)
     op.operands = [*operands, guard]
 
 
 def _restrict(op: ConditionOp, path: Path) -> None:
-    last = op.body.block.last_op
-    assert isinstance(last, YieldOp)
-    elsewhere = _insert("not", (path.value(op, op),), last, op)
-    last.operands = [_insert("or", (elsewhere, last.values[0]), last, op)]
+    """Demand a condition only where its branches are taken.
+
+    A branch's test is computed in the condition as if it were written there: from the true inputs, and from the
+    variables it names. As a value of the selection it would have to be pinned, and a pin could say that the branch
+    is never taken.
+    """
+    first, last = op.body.block.first_op, op.body.block.last_op
+    assert first is not None and isinstance(last, YieldOp)
+    can_fail = [inner for inner in op.body.block.ops if type(inner) in _CAN_FAIL]
+    copies: dict[SSAValue, SSAValue] = {}
+    taken: SSAValue | None = None
+    step: Path | None = path
+    while step is not None:
+        test = _copied(step.condition, first, copies)
+        test = test if step.taken else _insert("not", (test,), first, op)
+        taken = test if taken is None else _insert("and", (test, taken), first, op)
+        step = step.outer
+    assert taken is not None
+    for inner in can_fail:
+        _add_guard(inner, taken)
+    last.operands = [_insert("or", (_insert("not", (taken,), last, op), last.values[0]), last, op)]
+
+
+def _copied(value: SSAValue, before: Operation, copies: dict[SSAValue, SSAValue]) -> SSAValue:
+    """A value computed once more before ``before``, from inputs, knobs, constants and named values."""
+    owner = value.owner
+    if value.name_hint or not isinstance(owner, (ScalarOp, LookupOp)):
+        return value
+    if value not in copies:
+        operands = [_copied(operand, before, copies) for operand in owner.operands]
+        copy = owner.clone()
+        copy.operands = operands
+        block = before.parent
+        assert block is not None
+        block.insert_op_before(copy, before)
+        copies[value] = copy.results[0]
+    return copies[value]
 
 
 @dataclass(frozen=True)

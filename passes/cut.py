@@ -40,7 +40,7 @@ class Infeasible(Exception):
 def sinks(graph: Graph) -> list[int]:
     """What must not move with the batch: the points, and the values of the selection that conditions name.
 
-    A condition names a value when its own computation, or its root, is that value. Inputs, knobs and
+    A condition names a value when its own computation, or its root, is that value. Inputs, copies of them, knobs and
     constants stay true or fixed in a condition, so they are no sinks by being named; a point is one always.
     """
     named = {condition.root for condition in graph.conditions}
@@ -48,7 +48,7 @@ def sinks(graph: Graph) -> list[int]:
         if scope:
             named.update(graph.args[node])
     free = ("input", "knob", "constant")
-    found = {node for node in named if graph.scopes[node] == 0 and graph.kinds[node] not in free}
+    found = {node for node in named if graph.scopes[node] == 0 and graph.kinds[graph.origin(node)] not in free}
     found.update(node for _, node in graph.points)
     return sorted(found)
 

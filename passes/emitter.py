@@ -71,6 +71,8 @@ class Emitter:
                 self._refuse(kind, operands)
         if kind == "not":
             return self.negate(self.truth(operands[0]))
+        if kind in ("min", "max") and all(scalar_type(value) == "bool" for value in operands):
+            kind = "and" if kind == "min" else "or"  # the extreme of bools is a bool
         operands = self._convert(kind, operands)
         types = [scalar_type(value) for value in operands]
         try:

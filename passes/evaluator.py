@@ -24,7 +24,9 @@ from detent.passes.static import (
     is_residual,
     is_scalar,
     same_known,
+    scalar_type,
 )
+from detent.passes.uses import may_be_pinned, only_truth, through_copies
 
 FactReader = Callable[[str, str, str], Any]
 """(section, field, declared type) -> value; raises for a fact the deployment does not have."""
@@ -110,9 +112,13 @@ class Evaluator(Emitter):
             self._bind(result, value)
 
     def _bind(self, result: SSAValue, value: Any) -> None:
+        hint = result.name_hint
+        if (hint and not self.in_condition and not isinstance(result.owner, structure.InputOp) and is_residual(value)
+                and may_be_pinned(value)):
+            # The variable is a value of the selection, which may be pinned; the input is the true one in conditions.
+            value = self.residual("copy", (value,), type_name(value.type))
         self.values[result] = value
         # A variable's name becomes the name of the value: pins are called after variables.
-        hint = result.name_hint
         if hint and is_residual(value) and type(value.owner) not in (structure.InputOp, structure.KnobOp):
             value.name_hint = hint
 
@@ -162,6 +168,10 @@ class Evaluator(Emitter):
         self.header.append(copy)
         return copy.res
 
+    def inputs(self) -> list[structure.InputOp]:
+        """The inputs met so far; a selection's inputs come before its statements."""
+        return [op for op in self.header if isinstance(op, structure.InputOp)]
+
     def _facts(self, op: unbound.FactsOp) -> Facts:
         section, fields = op.section.data, op.fields.data
 
@@ -205,10 +215,12 @@ class Evaluator(Emitter):
         self.guards.pop()
         self.location = location
         original = self.get(op.cond)
-        if is_residual(original) and type_name(original.type) != "bool":
+        if only_truth(op.res[0]):
+            second = self.truth(second)
+        elif type_name(original.type) != "bool" or not is_scalar(second) or scalar_type(second) != "bool":
+            # Python gives one of the two operands themselves.
             chosen, other = (second, original) if logical == "and" else (original, second)
             return self.merge(first, chosen, other)
-        second = self.truth(second)
         if isinstance(second, bool):
             return first if second is (logical == "and") else second
         return self.residual(logical, (first, second), "bool")
@@ -270,6 +282,8 @@ class Evaluator(Emitter):
         value = self.truth(self.run(op.body.block)[0])
         self.location = location
         block, self.block, self.guards, self.in_condition = self.block, outer, guards, False
+        if isinstance(op, structure.AssumeOp):
+            value = through_copies(block, value)
         if value is True and not any(_can_fail(op) for op in block.walk()):
             return
         if value is False and not self.branches:

@@ -92,6 +92,12 @@ class Graph:
         """Numbers of all nodes of a kind, ascending."""
         return [i for i, k in enumerate(self.kinds) if k == kind]
 
+    def origin(self, node: int) -> int:
+        """What a node is a copy of, or the node itself."""
+        while self.kinds[node] == "copy":
+            (node,) = self.args[node]
+        return node
+
     def operands(self, node: int, through_pins: bool = False) -> tuple[int, ...]:
         """What a node's value is computed from; a pin is a constant unless ``through_pins``."""
         if self.kinds[node] == "pin" and not through_pins:

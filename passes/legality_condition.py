@@ -114,8 +114,9 @@ def check_pinned(graph: Graph, index: int) -> None:
     named = {condition.root}.union(*(graph.operands(node) for node in reads if graph.scopes[node]))
     moving: set[int] = set()
     for node in reads:
-        if graph.kinds[node] == "input":
-            if graph.data[node].source in BATCH_DEPENDENT:
+        origin = graph.origin(node)
+        if graph.kinds[origin] == "input":
+            if graph.data[origin].source in BATCH_DEPENDENT:
                 moving.add(node)
         elif any(operand in moving for operand in graph.operands(node)):
             moving.add(node)

@@ -48,7 +48,8 @@ class _System:
         self._number: list[int] = []
         for i, operands in enumerate(region.operands):
             same = (region.kinds[i], region.types[i], region.data[i], *(self._number[arg] for arg in operands))
-            self._number.append(numbers.setdefault(i if region.kinds[i] in LEAVES else same, i))
+            self._number.append(self._number[operands[0]] if region.kinds[i] == "copy" else
+                                numbers.setdefault(i if region.kinds[i] in LEAVES else same, i))
 
     def impossible(self, literals: Sequence[Literal], rows: Sequence[Row], truths: dict[int, bool],
                    choices: Sequence[Choice], known: int) -> bool:
@@ -68,8 +69,8 @@ class _System:
             kind, operands, wanted = self.region.kinds[first], self.region.operands[first], second
             if self.memo[first] == frozenset((not wanted,)) or truths.setdefault(self._number[first], wanted) != wanted:
                 return True
-            if kind == "not":
-                stack.append(("is", operands[0], not wanted))
+            if kind in ("not", "copy"):
+                stack.append(("is", operands[0], wanted if kind == "copy" else not wanted))
             elif kind in ("and", "or"):
                 if (kind == "and") is wanted:
                     stack.extend(("is", operand, wanted) for operand in operands)
@@ -107,6 +108,8 @@ class _System:
         value, kind, operands = self.memo[i], self.region.kinds[i], self.region.operands[i]
         if isinstance(value, frozenset) and len(value) == 1:
             return {ONE: next(iter(value))}
+        if kind == "copy":
+            return self._form(operands[0])
         if kind in ("add", "sub"):
             return _sum(self._form(operands[0]), self._form(operands[1]), 1 if kind == "add" else -1)
         if kind == "neg":

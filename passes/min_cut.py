@@ -100,7 +100,8 @@ def _infeasible(graph: Graph, path: list[int]) -> InfeasibleCut:
     lines = []
     for node in path:
         location, name = graph.locations[node], graph.names[node]
-        lines.append(f"{location or '?'} {name or (location.text if location else graph.kinds[node])}")
+        what = name or (location.text if location else graph.kinds[node])
+        lines.append(f"{location} {what}" if location else what)
     named = [name for name, node in graph.points if node == path[-1]]
     what = f"selection point {named[0]!r}" if named else "a value that a condition names"
     return InfeasibleCut(

@@ -161,6 +161,8 @@ def extreme_by_range(ctx: Context, kind: str, operands: Sequence[SSAValue], type
 
 def apply(ctx: Context, kind: str, operands: Sequence[SSAValue], type: str) -> SSAValue | None:
     """The first rule that fits, among those switched on; None if none does."""
+    if kind == "copy":
+        return operands[0]
     if kind == "select":
         return select(ctx, kind, operands, type)
     if kind in ("and", "or", "not"):

@@ -24,7 +24,8 @@ ATOM = 9
 _LEVELS = {"select": 0, "or": 1, "and": 2, "not": 3, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4,
            "add": 5, "sub": 5, "mul": 6, "div": 6, "floordiv": 6, "mod": 6, "neg": 7}
 # The binding level an operand needs to stand without parentheses; where not listed, its operation's and one more.
-_SLOTS = {"select": (1, 1, 0), "or": (1, 1), "and": (2, 2), "not": (3,), "neg": (7,), "lt": (5, 5), "le": (5, 5),
+_SLOTS = {"select": (1, 1, 0), "or": (1, 1), "and": (2, 2), "not": (3,), "neg": (7,), "copy": (ATOM,),
+          "lt": (5, 5), "le": (5, 5),
           "gt": (5, 5), "ge": (5, 5), "eq": (5, 5), "ne": (5, 5)}
 
 
@@ -52,7 +53,7 @@ def shape(kind: str, result_type: str, total: bool) -> Shape:
         slots: tuple[int, ...] = (ATOM,) * entry.arity
         own = 0
     elif own is None:
-        slots = (0,) * entry.arity
+        slots = _SLOTS.get(kind, (0,) * entry.arity)
     else:
         slots = _SLOTS.get(kind, (own, own + 1))
     level = own if own is not None and template.startswith("(") else ATOM

@@ -10,11 +10,22 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from detent.dialects.selir.scalar import SCALAR_KINDS, SCALAR_OPS, ConstantOp, LookupOp, ScalarOp
 from detent.dialects.selir.semantics import SEMANTICS, evaluate, look_up
-from detent.dialects.selir.structure import AssumeOp, ConditionOp, IfOp, InputOp, KnobOp, PinOp, PointsOp, ProgramOp
+from detent.dialects.selir.structure import (
+    AssumeOp,
+    ConditionOp,
+    IfOp,
+    InputOp,
+    KnobOp,
+    PinOp,
+    PointsOp,
+    ProgramOp,
+    RequireOp,
+)
 from detent.dialects.selir.types import TYPES, ValueAttr, constant_key, type_name
 from detent.passes import rules
 from detent.passes.boxes import apply, size
 from detent.passes.correlate import MAX_ROOT, Correlation, Table
+from detent.passes.cut import BATCH_DEPENDENT
 from detent.passes.domains import BOOLS, Abstract, Interval, hull, may_fail
 from detent.passes.errors import NotStraightLine
 from detent.passes.flatten import Flattened
@@ -54,6 +65,7 @@ class Simplifier:
         self._own: set[SSAValue] | None = None
         self._blind = False
         self._independent = Independent(self._abstract)
+        self._copies: dict[SSAValue, SSAValue] = {}
 
     def run(self) -> None:
         """Simplify the program in place."""
@@ -105,7 +117,7 @@ class Simplifier:
             # The assumes leave it one value: a constant everywhere but in the assumes that say so.
             constant = self.constant(next(iter(values)), type_name(op.res.type))
             for use in list(op.res.uses):
-                if not _in_assume(use.operation):
+                if not _within(use.operation, AssumeOp):
                     use.operation.operands[use.index] = constant
 
     def _input(self, op: InputOp) -> Abstract:
@@ -226,8 +238,36 @@ class Simplifier:
         result = op.results[0]
         if result.name_hint and type(found.owner) not in (InputOp, KnobOp, ConstantOp):
             found.name_hint = result.name_hint
+        if self._own is None and _moves(found) and self._keep_copy(op, found):
+            return
         result.replace_all_uses_with(found)
         self._erase(op)
+
+    def _keep_copy(self, op: Operation, found: SSAValue) -> bool:
+        """Leave points, pins and requires a copy of the input that a value equals; True if the operation is it.
+
+        They ask for the selection's value, which may be pinned; the input itself is always the true one in a require,
+        and may not be pinned at all if it sizes a buffer.
+        """
+        result = op.results[0]
+        named = [use for use in result.uses
+                 if isinstance(use.operation, (PointsOp, PinOp)) or _within(use.operation, RequireOp)]
+        if not named:
+            return False
+        is_copy = SCALAR_KINDS.get(type(op)) == "copy" and found not in self._copies
+        if is_copy:
+            self._copies[found] = result
+        elif found not in self._copies:
+            copy = SCALAR_OPS["copy"].create(operands=[found], result_types=[found.type], location=op.location)
+            block = op.parent
+            assert block is not None
+            block.insert_op_before(copy, op)
+            copy.results[0].name_hint = result.name_hint
+            self._copies[found] = copy.results[0]
+        self._abstract[self._copies[found]] = self._abstract.get(found)
+        for use in list(result.uses):
+            use.operation.operands[use.index] = self._copies[found] if use in named else found
+        return is_copy
 
     @staticmethod
     def _erase(op: Operation) -> None:
@@ -308,9 +348,14 @@ def _one_value(values: frozenset[Any], type: str) -> bool:
     return len(values) == 1 and not (type in ("float", "f32") and 0.0 in values)
 
 
-def _in_assume(op: Operation) -> bool:
+def _within(op: Operation, kind: type[ConditionOp]) -> bool:
     parent = op.parent_op()
-    return parent is not None and (isinstance(parent, AssumeOp) or _in_assume(parent))
+    return parent is not None and (isinstance(parent, kind) or _within(parent, kind))
+
+
+def _moves(value: SSAValue) -> bool:
+    """Whether a value is an input that changes with the batch."""
+    return isinstance(value.owner, InputOp) and value.owner.source.data.value in BATCH_DEPENDENT
 
 
 def check_bound(program: ProgramOp) -> None:

@@ -71,6 +71,9 @@ def test_reachable_failures_are_refused_with_a_witness(tmp_path: Path, body: str
         'assume(call.x > 0)\nreturn {"a": 100 // call.x}',
         # only a relation between two inputs excludes it
         'assume(call.y < call.x)\nreturn {"a": 100 // (call.x - call.y)}',
+        # the guard is that the table has the key, or the key is one of few
+        'return {"a": {1: 5, 2: 6, 8: -2}.get(call.x * call.y - 7, 3)}',
+        'return {"a": (4, 9, 2, 7)[(call.x * call.y + 3) % 4]}',
         'if call.x > call.y:\n    v = 100 // (call.x - call.y)\nelse:\n    v = 0\nreturn {"a": v}',
     ],
 )

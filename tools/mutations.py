@@ -13,6 +13,7 @@ RANDOM = "tests/test_end_random_programs.py"
 LEGALITY = "tests/test_end_legality.py::test_trying_everything_in_plain_python_agrees"
 CUT, DOMAINS = "tests/test_passes_cut.py", "tests/test_passes_input_domains.py"
 JUDGE, WITNESS = "tests/test_passes_legality.py", "tests/test_passes_witness.py"
+COPIES = "tests/test_passes_copies.py"
 DEFAULTS, LOWERING = "tests/test_passes_defaults.py", "tests/test_passes_lowering.py"
 
 
@@ -57,6 +58,7 @@ MUTATIONS = (
             'self.guards.append(first if logical == "and" else self.negate(first))',
             "self.guards.append(first)",
         ),
+        ("bool and int give a bool", "        if only_truth(op.res[0]):\n", "        if True:\n", (COPIES,)),
         ("what a filter lets through is not guarded", "        self.guards.append(condition)\n", "        pass\n"),
         (
             "arms that give 1 and True give one value",
@@ -64,6 +66,15 @@ MUTATIONS = (
             "self.equal_arms and a == b",
             (RANDOM,),
         ),
+    ),
+    *_in(
+        "passes/uses.py",
+        ("a variable that holds an input is the input", 'value.owner.source.data.value == "runtime"', "False", (COPIES,)),
+    ),
+    *_in(
+        "passes/check_failures.py",
+        ("any guard asks for a lookup's key", "    return any(all(is_row(part)", "    return any(any(True or is_row(part)",
+         (COPIES, "tests/test_passes_check_failures.py")),
     ),
     *_in(
         "passes/reductions.py",
@@ -89,6 +100,14 @@ MUTATIONS = (
         ),
         ("a nested arm forgets the outer branch", "            if self.outer is not None:", "            if False:"),
         ("a require in a branch holds everywhere", "                _restrict(op, path)\n", "                pass\n"),
+        (
+            "a branch's test in a require is the selection's value",
+            "if value.name_hint or not isinstance",
+            "if True or not isinstance",
+            (COPIES,),
+        ),
+        ("a branch does not guard what its require computes", "    for inner in can_fail:\n", "    for inner in ():\n",
+         (COPIES,)),
     ),
     *_in(
         "passes/sweep.py",
@@ -97,6 +116,12 @@ MUTATIONS = (
             "self._seen, self._own, self._blind = {}, set(), isinstance",
             "self._own, self._blind = set(), isinstance",
             (TRAPS,),
+        ),
+        (
+            "a value that equals an input is the true input in a require",
+            "        if not named:\n            return False\n",
+            "        return False\n",
+            (COPIES,),
         ),
         (
             "trap 8: a condition trusts what its values were unpinned",

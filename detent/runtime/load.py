@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from detent.runtime.selector import Selector
 
 SOLVE_LIMIT_S = 600.0
+TRIES = 2
+"""Solving once more is enough where another process cleared the cache meanwhile."""
 
 
 def load_selector(program: str | Program, deployment: str | Deployment,
@@ -102,7 +104,9 @@ def _solved(cache: Store, program: Program, deployment: Deployment, miss: Miss, 
         raise CacheMiss(program.name, deployment.name, reasons, command)
     with cache.lock(f"{cache.key(program)}.load", SOLVE_LIMIT_S):
         found = cache.find_solution(program, deployment)
-        if isinstance(found, Miss):
+        for _ in range(TRIES):
+            if not isinstance(found, Miss):
+                break
             _run([sys.executable, "-P", "-m", "detent", *arguments, "--json"], cache, command)
             found = cache.find_solution(program, deployment)
     if isinstance(found, Miss):

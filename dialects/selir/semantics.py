@@ -105,6 +105,10 @@ def _logic(*types: str) -> str:
     raise TypeMismatch(f"takes bool operands, not {', '.join(types)}")
 
 
+def _any(a: str) -> str:
+    return a
+
+
 def _choice(c: str, a: str, b: str) -> str:
     if c == "bool" and a == b:
         return a
@@ -165,6 +169,8 @@ _TABLE = (
     Semantics("and", 2, _logic, lambda a, b: a and b, "({0} and {1})", commutes=True),
     Semantics("or", 2, _logic, lambda a, b: a or b, "({0} or {1})", commutes=True),
     Semantics("not", 1, _logic, operator.not_, "(not {0})"),
+    # The value itself under a name of its own, so that it can be pinned where what it copies may not or need not be.
+    Semantics("copy", 1, _any, lambda a: a, "{0}", corners=True),
     Semantics("select", 3, _choice, _select, "({1} if {0} else {2})"),
     Semantics("f32", 1, _cast("f32", *NUMERIC), float, "f32({0})", rounds=True, corners=True),
     Semantics("float", 1, _cast("float", *NUMERIC), float, "float({0})", corners=True),

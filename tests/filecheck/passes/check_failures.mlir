@@ -21,7 +21,7 @@ selir.program "guarded" family "demo" {
 
 // -----
 
-// CHECK: division by zero at b=0
+// CHECK: division by zero in floordiv d at b=0
 selir.program "reachable" family "demo" {
   %b = selir.input "b" unpinnable : !selir.int
   %zero = selir.constant <0> : !selir.int

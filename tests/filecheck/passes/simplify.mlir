@@ -20,7 +20,9 @@ selir.program "ranges" family "demo" {
   }
   %over = selir.gt %b, %far : (!selir.int, !selir.int) -> !selir.bool
   %m = selir.min %b, %far : (!selir.int, !selir.int) -> !selir.int
-  // CHECK: selir.points ["over", "m"] %{{.*}}, %b
+  // A point that equals an input reads a copy of it, which may be pinned.
+  // CHECK: [[M:%.*]] = selir.copy %b
+  // CHECK: selir.points ["over", "m"] %{{.*}}, [[M]]
   // BLIND: [[OVER:%.*]] = selir.gt
   // BLIND: [[MIN:%.*]] = selir.min
   // BLIND: selir.points ["over", "m"] [[OVER]], [[MIN]]
@@ -43,9 +45,13 @@ selir.program "algebra" family "demo" {
   %never = selir.and %g, %not : (!selir.bool, !selir.bool) -> !selir.bool
   %plus = selir.add %b, %zero : (!selir.int, !selir.int) -> !selir.int
   %times = selir.mul %plus, %one : (!selir.int, !selir.int) -> !selir.int
-  // CHECK: selir.points ["same", "again", "twice", "never", "times"] %b, %g, %g, %false, %b
+  // CHECK: [[B:%.*]] = selir.copy %b
+  // CHECK: [[G:%.*]] = selir.copy %g
+  // CHECK: selir.points ["same", "again", "twice", "never", "times"] [[B]], [[G]], [[G]], %false, [[B]]
   // ARMS: [[SAME:%.*]] = selir.select %g, %b, %b
-  // ARMS: selir.points ["same", "again", "twice", "never", "times"] [[SAME]], %g, %g, %false, %b
+  // ARMS: [[G:%.*]] = selir.copy %g
+  // ARMS: [[B:%.*]] = selir.copy %b
+  // ARMS: selir.points ["same", "again", "twice", "never", "times"] [[SAME]], [[G]], [[G]], %false, [[B]]
   selir.points ["same", "again", "twice", "never", "times"] %same, %again, %twice, %never, %times : !selir.int, !selir.bool, !selir.bool, !selir.bool, !selir.int
 }
 
