@@ -18,8 +18,8 @@ TOP_P, UNSEEDED = Sampling(temperature=1.0, top_p=0.9, seed=11), Sampling(temper
 LONG_OUTPUTS = (128, 1024)
 PREEMPTED = 4
 """Output tokens that a request has when it is pre-empted."""
-WORDS = re.compile(r"[!-~][ -~]{1,6}[!-~]")
-"""Printable text that a stop string can be cut from, whatever the tokenizer makes of the rest."""
+PRINTABLE = re.compile(r"[!-~]([ -~]{0,6}[!-~])?")
+"""Text that a stop string can be, whatever the tokenizer makes of the rest."""
 
 
 def serving(work: Workload) -> list[Cell]:
@@ -70,7 +70,7 @@ def _stops(work: Workload) -> list[Cell]:
 
 def _stop_string(text: str) -> str:
     """A printable part of a text, from its middle on if there is one; empty where nothing is printable."""
-    found = WORDS.search(text, len(text) // 3) or WORDS.search(text)
+    found = PRINTABLE.search(text, len(text) // 3) or PRINTABLE.search(text)
     return found[0] if found else ""
 
 
