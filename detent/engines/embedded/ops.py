@@ -36,7 +36,8 @@ class Ops:
         self._packed: dict[tuple[int, tuple[int, ...]], tuple[Tensor, Tensor]] = {}
         self._attention, self._gemm, self._norm = (selectors.select[family] for family in ("attention", "gemm", "norm"))
         self._moe = selectors.select.get("moe")
-        self._layers = {shape: f"kernel.{layer}" for layer, shape in selectors.shapes.items()}
+        self._layers: dict[tuple[int, ...], str] = {
+            shape: f"kernel.{layer}" for layer, shape in selectors.shapes.items()}
         self._points: dict[str, Mapping[str, Any]] = dict(selectors.constant)
 
     @classmethod
@@ -67,8 +68,7 @@ class Ops:
         """``x[M, K]`` times ``weight[N, K]``: ``[M, N]``."""
         with self.inside:
             self._points["gemm"] = points = self._gemm(x.shape[0])
-            kernel = points[self._layers.get(tuple(weight.shape), "kernel.qkv")]
-            return self._product(kernel, points, x, weight)
+            return self._product(self.kernel(weight, points), points, x, weight)
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMSNorm of every row of ``x[M, H]``, times ``weight[H]``."""
@@ -118,6 +118,11 @@ class Ops:
         """The lowest index of the largest element of every row of ``x[M, V]``: ``[M]``."""
         with self.inside:
             return embedded_norm.argmax(x)
+
+    def kernel(self, weight: Tensor, points: Mapping[str, Any]) -> str:
+        """The kernel for a weight ``[N, K]`` of a linear layer, of the points of ``gemm-cpu``."""
+        kernel: str = points[self._layers.get(weight.shape, "kernel.qkv")]
+        return kernel
 
     def _product(self, kernel: str, points: Mapping[str, Any], x: Tensor, weight: Tensor) -> Tensor:
         product: Callable[[Tensor, Tensor], Tensor] = embedded_linear.plain

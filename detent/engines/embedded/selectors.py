@@ -111,7 +111,7 @@ def _families(deployment: Deployment) -> list[str]:
 def _unpinned(deployment: Deployment) -> dict[str, Select]:
     def select_with(program: str, knobs: Mapping[str, Any]) -> Select:
         selector = load_unpinned(program, deployment, knobs)
-        return lambda *inputs: selector(*inputs)[0]  # type: ignore[no-any-return]
+        return lambda *inputs: selector(*inputs)[0]
 
     return {family: select_with(PROGRAMS[family], {"fill": False} if family in ("gemm", "moe") else {})
             for family in _families(deployment)}

@@ -1,0 +1,148 @@
+"""What invariance rests on, checked at start-up: a row's bits depend neither on its place nor on the number of rows.
+
+Every weight shape is tried with the kernel and the tile in force, attention once decoded and once prefilled. In stock
+nothing is promised, so nothing is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from detent.engines.embedded.batch import Batch
+from detent.kernels.embedded_linear import ALIGNMENT
+from detent.runtime.errors import DetentError
+
+if TYPE_CHECKING:
+    from detent.engines.embedded.ops import Ops
+    from detent.engines.embedded.weights import Weights
+
+COUNTS = (1, 2, 3, 8, 33, 150)
+"""Numbers of rows that are tried where there is no tile to fill up."""
+WORK = 4e9
+"""Multiplications and additions spent on one shape; larger counts are left out."""
+KEYS = 40
+"""Tokens of the request that is decoded and prefilled, beyond one split."""
+
+
+class NotInvariant(DetentError):
+    """A kernel whose bits depend on a row's place or on the number of rows, on this machine."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: a row's bits depend on the other rows on this machine",
+                         "commit to full tiles: detent tuple new --set gemm.fill=true --set gemm.rows=1 "
+                         "(for experts --set moe.fill=true --set moe.packed=false)")
+        self.args = (what,)
+
+
+def check(ops: Ops, weights: Weights) -> None:
+    """Raises NotInvariant for a kernel in force under ``ops``' tuple, DetentError for a weight in unaligned memory."""
+    if ops.selectors.commitment is None:
+        return
+    with torch.inference_mode():
+        generator = torch.Generator().manual_seed(0)
+        for weight in _distinct(weights):
+            _linear(ops, weight, generator)
+        if weights.layers[0].router is not None:
+            _experts(ops, weights, generator)
+        _rows(ops, weights.norm, generator)
+        _attention(ops, weights.norm, generator)
+
+
+def _distinct(weights: Weights) -> list[Tensor]:
+    """One weight of every shape."""
+    found: dict[tuple[int, ...], Tensor] = {}
+    for weight in [weights.logits, *(w for layer in weights.layers for w in (
+            layer.qkv, layer.output, layer.gate_up, layer.down, layer.router) if w is not None)]:
+        if weight.ndim == 2:
+            found.setdefault(tuple(weight.shape), weight)
+    return list(found.values())
+
+
+def _linear(ops: Ops, weight: Tensor, generator: torch.Generator) -> None:
+    size, width = weight.shape
+    points = ops.selectors.select["gemm"](1)
+    if ops.kernel(weight, points) == "plain" and weight.data_ptr() % ALIGNMENT:
+        raise DetentError(f"a weight of {size} x {width} does not begin at a multiple of {ALIGNMENT} bytes",
+                          "copy it: the bits of a plain product hang on where it was loaded to")
+    counts = (points["rows"],) if points["fill"] else tuple(
+        count for count in COUNTS if count <= 2 or count <= _most_rows(ops) and count * size * width * 2 <= WORK)
+    _same_rows(lambda x: ops.linear(x, weight), f"linear layer {size} x {width}", width, counts, weight, generator)
+
+
+def _most_rows(ops: Ops) -> int:
+    return int(ops.selectors.deployment.facts["limits"]["max_num_batched_tokens"])
+
+
+def _same_rows(function: Callable[[Tensor], Tensor], what: str, width: int, counts: tuple[int, ...], like: Tensor,
+               generator: torch.Generator) -> None:
+    """One row alone, and at every place among ``counts`` rows: half of the places its own copies, half others."""
+    row = torch.randn(1, width, generator=generator).to(like)
+    alone = function(row)
+    for count in counts:
+        same = torch.arange(count, device=like.device) % 2 == 0
+        for chosen in (same, ~same):
+            rows = torch.randn(count, width, generator=generator).to(like)
+            rows[chosen] = row
+            if not _equal(function(rows)[chosen], alone):
+                raise NotInvariant(f"{what}, {count} rows")
+
+
+def _experts(ops: Ops, weights: Weights, generator: torch.Generator) -> None:
+    layer = weights.layers[0]
+    experts, _, width = layer.gate_up.shape
+    ids = torch.stack((torch.zeros(_most_rows(ops), dtype=torch.int64),
+                       torch.arange(_most_rows(ops)) % (experts - 1) + 1), 1).to(layer.down.device)
+    ids[::2, 1] = 1  # a row's copies have its experts
+    shares = torch.full(ids.shape, 0.5, device=layer.down.device)
+
+    def run(x: Tensor) -> Tensor:
+        return ops.experts(x, layer.gate_up, layer.down, ids[:len(x)], shares[:len(x)])
+
+    row = torch.randn(1, width, generator=generator).to(layer.down)
+    alone = run(row)
+    for count in (count for count in COUNTS if count <= _most_rows(ops)):
+        rows = torch.randn(count, width, generator=generator).to(layer.down)
+        rows[::2] = row
+        if not _equal(run(rows)[::2], alone):
+            raise NotInvariant(f"expert layer, {count} tokens")
+
+
+def _rows(ops: Ops, weight: Tensor, generator: torch.Generator) -> None:
+    counts = tuple(count for count in COUNTS if count <= _most_rows(ops))
+    for what, function in (("norm", lambda x: ops.norm(x, weight, 1e-5)), ("softmax", ops.softmax),
+                           ("log_softmax", ops.log_softmax)):
+        _same_rows(function, what, len(weight), counts, weight, generator)
+
+
+def _attention(ops: Ops, like: Tensor, generator: torch.Generator) -> None:
+    """The last rows of a request, prefilled at once and beside others, against each one decoded alone."""
+    facts = ops.selectors.deployment.facts
+    model, limits, page = facts["model"], facts["limits"], facts["embedded"]["page_size"]
+    stride = ops.selectors.select["attention"](1, 1, 1, 1)["split_stride"]
+    length = min(stride + KEYS, limits["max_context"])
+    rows = min(KEYS, length, limits["max_num_batched_tokens"] - 2)
+    if rows < 1:
+        return
+    pages = -(-length // page)
+    heads, kv_heads, dim = model["num_attention_heads"], model["num_key_value_heads"], model["head_dim"]
+    keys, values = (torch.randn(pages + 1, page, kv_heads, dim, generator=generator).to(like) for _ in range(2))
+    q = torch.randn(rows + 2, heads, dim, generator=generator).to(like)
+    table = torch.arange(1, pages + 1, device=like.device).view(1, -1)
+    others = min(2, limits["max_num_seqs"] - 1)
+    starts = [0, rows, *range(rows + 1, rows + 1 + others)]
+    together = ops.attention(q[:rows + others], keys, values, Batch(
+        starts, [length, *[1 + page % length] * others], table.repeat(1 + others, 1), page))
+    for row in {0, rows // 2, rows - 1}:
+        alone = ops.attention(q[row:row + 1], keys, values, Batch([0, 1], [length - rows + row + 1], table, page))
+        if not _equal(together[row:row + 1], alone):
+            raise NotInvariant(f"attention, query {row} of {rows}")
+
+
+def _equal(rows: Tensor, row: Tensor) -> bool:
+    """Whether all rows have the bits of the one row."""
+    kind = torch.int32 if rows.element_size() == 4 else torch.int16
+    return bool((rows.contiguous().view(kind) == row.contiguous().view(kind)).all())
