@@ -206,8 +206,7 @@ def test_no_http_server() -> None:
 
 def test_the_proxy_flips_one_bit_only_when_requests_overlap() -> None:
     with fake() as server:
-        proxy = Proxy(server.url)
-        with serving(proxy):
+        with Proxy(server.url).serving() as proxy:
             target = HttpTarget(proxy.url)
             (alone,) = target.run([asked(1)])
             assert proxy.flips == 0

@@ -13,6 +13,8 @@ import re
 import struct
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
@@ -51,6 +53,18 @@ class Proxy(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @contextmanager
+    def serving(self) -> Iterator[Proxy]:
+        """Serve in a thread."""
+        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.shutdown()
+            self.server_close()
+            thread.join()
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.host, self.upstream_port, timeout=TIMEOUT)
