@@ -26,6 +26,7 @@ from detent.bench.summary import matrix, summary
 from detent.bench.workloads import Load, loads, replay, traffic
 from detent.engines.interface import Output
 from detent.runtime.errors import BadFile, BadInput, DetentError
+from detent.solver.views.sections import render
 
 SCALE = 0.004
 
@@ -284,6 +285,24 @@ def test_what_cannot_be_measured_is_told_at_once() -> None:
         serve(plan({"stock": Queue, "detent": lambda: other}, "C1"), quiet, quiet)
     with pytest.raises(DetentError, match="give its file: --trace azure=FILE"):
         serve(plan({"stock": Queue}, "azure"), quiet, quiet)
+
+
+def test_without_stock_there_are_numbers_and_no_ratios() -> None:
+    found = serve(plan({"detent": Queue}, "A67,C1", runs=1), quiet, quiet)
+    found["summary"] = summary(found)
+    assert found["summary"]["means"] == {} and found["summary"]["matrix"]["columns"] == []
+    assert found["summary"]["cells"]["C1"]["detent"]["ratio"] is None
+    text = page(found)
+    assert "Percentiles" in text and "over Stock, p50" not in text
+    assert re.search(r"C1 +detent +\d", render(command.sections(found)))
+
+
+def test_progress_is_told_in_tenths() -> None:
+    said: list[str] = []
+    serve(plan({"stock": Queue}, "A1", runs=1, scale=0.05), quiet, said.append)
+    a1 = [line for line in said if "A1, stock" in line]
+    assert a1[0].startswith("run 2 of 2: A1, stock, request 0 of 134") and a1[-1].endswith("request 134 of 134")
+    assert len(a1) == 11
 
 
 def test_recorded_workloads_run(root: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from detent.bench.arms import BASE, Arm
 from detent.bench.environment import differences, environment
-from detent.bench.load import Server, drive
+from detent.bench.load import Progress, Server, drive
 from detent.bench.metrics import measured
 from detent.bench.traces import recorded
 from detent.bench.workloads import RECORDED, Load, Traffic, replay, traffic
@@ -104,7 +104,7 @@ def serve(plan: Plan, save: Callable[[Document], None], say: Say, earlier: Docum
                 server.flush()
             sent = make(source, load, rate=rate, salt=salt)
             label = f"run {len(known) + 1} of {plan.count()}: {load.name}, {arm.name}"
-            outputs = drive(server, sent, lambda done, count: say(f"{label}, request {done} of {count}"))
+            outputs = drive(server, sent, _tenths(label, say))
             found = {"arm": arm.name, "load": load.name, "workload": load.workload, "run": number, "rate": rate,
                      "replay": sent.digest, **measured(sent, outputs).as_json()}
             known[key] = found
@@ -115,6 +115,19 @@ def serve(plan: Plan, save: Callable[[Document], None], say: Say, earlier: Docum
             run(arm, load, number)
     _check_replays(document["runs"])
     return document
+
+
+def _tenths(label: str, say: Say) -> Progress:
+    """Says how far a run is, whenever another tenth of its requests has ended."""
+    told = -1
+
+    def progress(done: int, count: int) -> None:
+        nonlocal told
+        if 10 * done // count > told:
+            told = 10 * done // count
+            say(f"{label}, request {done} of {count}")
+
+    return progress
 
 
 def _order(plan: Plan) -> Iterator[tuple[Load, int, Arm]]:
