@@ -52,11 +52,13 @@ def demo_file() -> Path:
 def hf_name(name: str) -> str | None:
     """Hugging Face's name of a GGUF tensor; None where it has none."""
     stem, _, kind = name.rpartition(".")
+    if kind != "weight":  # a bias would need another config
+        return None
     if stem in OUTSIDE:
-        return f"{OUTSIDE[stem]}.{kind}"
+        return f"{OUTSIDE[stem]}.weight"
     block, _, inner = stem.removeprefix("blk.").partition(".")
     if stem.startswith("blk.") and inner in INSIDE:
-        return f"model.layers.{block}.{INSIDE[inner]}.{kind}"
+        return f"model.layers.{block}.{INSIDE[inner]}.weight"
     return None
 
 
