@@ -8,11 +8,13 @@ and the switch add in orders of their own, so no assignment that uses them is le
 
 from __future__ import annotations
 
-from detent.lang import Runtime, Unpinnable, assume, knob, record, require, selection
+from detent.lang import knob, require, selection
 from detent.programs.collectives import (
     PULL_BLOCKS,
     VECTOR,
-    dtype_bytes,
+    Call,
+    assume_message,
+    require_kernels,
     sglang_algorithm,
     vllm_kernel,
     wave_threads,
@@ -22,14 +24,6 @@ from detent.programs.facts import AllReduce, Engine, Gpu, Limits, Model, Paralle
 # Bytes of a rank's part of the workspace: 1 KiB to 64 MiB, the sizes that both engines' thresholds were tuned over.
 PARTS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152, 4194304, 8388608,
          16777216, 33554432, 67108864)
-
-
-@record
-class Call:
-    """One all-reduce."""
-
-    nbytes: Unpinnable[int]  # of the message: sizes buffers
-    in_graph: Runtime[bool]  # captured or replayed in a CUDA graph
 
 
 def engine_algorithm(engine: Engine, all_reduce: AllReduce, model: Model, world: int, nbytes: int,
@@ -51,11 +45,8 @@ def engine_algorithm(engine: Engine, all_reduce: AllReduce, model: Model, world:
 def allreduce(model: Model, parallel: Parallel, all_reduce: AllReduce, gpu: Gpu, engine: Engine, limits: Limits,
               call: Call) -> dict[str, object]:
     """The algorithm, what the kernel reads, and its launch."""
-    row_bytes = model.hidden_size * dtype_bytes(model)
-    assume(row_bytes <= call.nbytes <= limits.max_num_batched_tokens * row_bytes)
-    assume(call.nbytes % row_bytes == 0)
-    require(not all_reduce.fused_rms_norm, "fused with RMSNorm, the all-reduce is chosen by the token count elsewhere")
-    require(gpu.arch == 90, "the rules are those of sm_90")
+    assume_message(model, limits, call.nbytes)
+    require_kernels(all_reduce, gpu)
     require(engine.name in ("vllm", "sglang"), "the rules are vLLM's and SGLang's")
     require(2 <= parallel.tensor_parallel <= 8, "the kernels serve 2 to 8 ranks")
     require(all_reduce.nvlink, "the kernels need NVLink between every two GPUs")

@@ -6,16 +6,17 @@ round once, to the same bits; multicast adds in the switch and NCCL picks its al
 
 from __future__ import annotations
 
-from detent.lang import Runtime, Unpinnable, assume, record, require, selection
+from detent.lang import Runtime, Unpinnable, record, require, selection
 from detent.programs.collectives import (
     COPY_MAX,
     MULTICAST_THREADS,
     PULL_BLOCKS,
     VECTOR,
-    dtype_bytes,
+    assume_message,
     has_multicast,
     pull_limit,
     push_limit,
+    require_kernels,
     sglang_algorithm,
     wave_threads,
 )
@@ -35,11 +36,8 @@ class Call:
 def allreduce_sglang_stock(model: Model, parallel: Parallel, all_reduce: AllReduce, gpu: Gpu, engine: Engine,
                            limits: Limits, call: Call) -> dict[str, object]:
     """The method, the algorithm of SGLang's own kernels, what they read, and their launch."""
-    row_bytes = model.hidden_size * dtype_bytes(model)
-    assume(row_bytes <= call.nbytes <= limits.max_num_batched_tokens * row_bytes)
-    assume(call.nbytes % row_bytes == 0)
-    require(not all_reduce.fused_rms_norm, "fused with RMSNorm, the all-reduce is chosen by the token count elsewhere")
-    require(gpu.arch == 90, "the rules are those of sm_90")
+    assume_message(model, limits, call.nbytes)
+    require_kernels(all_reduce, gpu)
     require(engine.name == "sglang", "the rules are SGLang's")
     require(2 <= parallel.tensor_parallel <= 8, "the tables are those of 2 to 8 ranks")
 

@@ -7,11 +7,14 @@ the rank that owns the share, the switch has an order of its own, and NCCL picks
 
 from __future__ import annotations
 
-from detent.lang import Runtime, Unpinnable, assume, record, require, selection
+from detent.lang import require, selection
 from detent.programs.collectives import (
     CUSTOM_THREADS,
+    Call,
+    assume_message,
     custom_blocks,
-    dtype_bytes,
+    require_kernels,
+    row_bytes,
     takes_custom,
     takes_flashinfer,
     takes_nccl_symm_mem,
@@ -22,23 +25,12 @@ from detent.programs.collectives import (
 from detent.programs.facts import AllReduce, Engine, Gpu, Limits, Model, Parallel
 
 
-@record
-class Call:
-    """One all-reduce."""
-
-    nbytes: Unpinnable[int]  # of the message: sizes buffers
-    in_graph: Runtime[bool]  # captured or replayed in a CUDA graph
-
-
 @selection(family="allreduce")
 def allreduce_vllm_stock(model: Model, parallel: Parallel, all_reduce: AllReduce, gpu: Gpu, engine: Engine,
                          limits: Limits, call: Call) -> dict[str, object]:
     """The backend, its kernel, whether that reads the tensor where it is, and the launch of vLLM's own kernels."""
-    row_bytes = model.hidden_size * dtype_bytes(model)
-    assume(row_bytes <= call.nbytes <= limits.max_num_batched_tokens * row_bytes)
-    assume(call.nbytes % row_bytes == 0)
-    require(not all_reduce.fused_rms_norm, "fused with RMSNorm, the all-reduce is chosen by the token count elsewhere")
-    require(gpu.arch == 90, "the rules are those of sm_90")
+    assume_message(model, limits, call.nbytes)
+    require_kernels(all_reduce, gpu)
     require(engine.name == "vllm", "the rules are vLLM's")
     require(parallel.tensor_parallel >= 2, "one GPU reduces nothing")
 
@@ -52,7 +44,7 @@ def allreduce_vllm_stock(model: Model, parallel: Parallel, all_reduce: AllReduce
             "vLLM's own kernels take the message")
     require(backend != "symm_mem" or takes_symm_mem(all_reduce, engine, model, world, call.nbytes),
             "symmetric memory takes the message")
-    require(backend != "flashinfer" or takes_flashinfer(all_reduce, world, row_bytes, call.nbytes),
+    require(backend != "flashinfer" or takes_flashinfer(all_reduce, world, row_bytes(model), call.nbytes),
             "FlashInfer takes the message")
     require(backend != "nccl_symm_mem" or takes_nccl_symm_mem(all_reduce, engine, world, call.nbytes),
             "NCCL's symmetric memory takes the message")

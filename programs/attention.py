@@ -8,20 +8,15 @@ device no longer counts splits: a request has as many as its length fills.
 
 from __future__ import annotations
 
-from detent.lang import Runtime, Unpinnable, assume, knob, record, require, selection
-from detent.programs.fa3 import (
-    cdiv,
-    decide,
-    element_bytes,
-    head_dims_exist,
-    model_tile,
-    needs_causal,
-    needs_local,
-    one_prepare_block,
-    packs,
-    rank_heads,
-    rank_kv_heads,
-    seqlen_k,
+from detent.lang import Runtime, Unpinnable, knob, record, require, selection
+from detent.programs.fa3 import decide, element_bytes, model_tile, one_prepare_block, packs, seqlen_k
+from detent.programs.fa3_conditions import (
+    KERNEL_SPLITS,
+    assume_batch,
+    assume_table,
+    require_launch,
+    require_masks,
+    require_model,
 )
 from detent.programs.facts import Engine, Gpu, Limits, Model, Parallel
 
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-KERNEL_SPLITS = 256  # splits that the split kernel and its combine take
 STRIDES = (256, 512, 1024, 2048, 4096, 8192, 16384)  # KV tokens
 
 
@@ -61,20 +55,10 @@ def behaviour(points: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]])
 def attention(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, limits: Limits,
               call: Call) -> dict[str, object]:
     """19 template parameters of the kernel and 7 launch values."""
-    assume(1 <= call.b <= limits.max_num_seqs)
-    assume(1 <= call.max_seqlen_q <= limits.max_num_batched_tokens)
-    assume(1 <= call.max_seqlen_k <= limits.max_context)
-    assume(1 <= call.total_q <= limits.max_num_batched_tokens)
-    assume(1 <= call.table_width <= cdiv(limits.max_context, engine.page_size))
-    assume(call.max_seqlen_q <= call.max_seqlen_k)
-    assume(call.max_seqlen_q <= call.total_q)
-    assume(call.b <= call.total_q)
-    assume(call.max_seqlen_k <= call.table_width * engine.page_size)
-    require(gpu.arch == 90, "the rules are those of sm_90")
+    assume_batch(limits, call.b, call.max_seqlen_q, call.max_seqlen_k, call.total_q)
+    assume_table(limits, engine, call.max_seqlen_k, call.table_width)
     require(engine.name in ("vllm", "sglang"), "the rules are vLLM's and SGLang's")
-    require(model.num_attention_heads % parallel.tensor_parallel == 0, "ranks have equal numbers of query heads")
-    require(rank_heads(model, parallel) % rank_kv_heads(model, parallel) == 0, "KV heads serve equal groups")
-    require(head_dims_exist(model, engine), "kernels for these head dims exist")
+    require_model(model, parallel, gpu, engine)
 
     split_stride = knob("split_stride", STRIDES, default=256)
     keys = seqlen_k(engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)
@@ -87,19 +71,13 @@ def attention(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, limits
     pack = packs(engine.name, model, parallel, is_local, gathered, num_splits, call.max_seqlen_q, block_m)
     pdl = one_prepare_block(call.b)
 
-    require(1 <= num_splits <= KERNEL_SPLITS, "the kernel takes at most 256 splits")
+    require_launch(engine, call.b, num_splits, block_n, gathered, pack, pdl)
+    require_masks(model, engine, limits, call.in_graph, call.max_seqlen_q, call.max_seqlen_k, call.table_width,
+                  is_causal, is_local)
     require(num_splits == 1 or num_splits * split_stride >= limits.max_context, "the splits cover the longest request")
     require(num_splits == 1 or split_stride % block_n == 0, "splits begin at a KV block")
     require(not one_wg or (model.head_dim in (64, 128) and model.head_dim_v == model.head_dim),
             "one-warpgroup kernels exist for head dims 64 and 128")
-    require(not pdl or one_prepare_block(call.b), "the dependent launch waits for one prepare block")
-    require(pack or not (split or gathered), "split and gathering kernels exist packed only")
-    require(gathered or engine.page_size % block_n == 0, "TMA reads whole KV blocks of a page")
-    require(not (is_causal and is_local), "a kernel has one mask")
-    require(is_causal or is_local or not needs_causal(model, call.max_seqlen_q, seqlen_k(
-        engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)), "no query sees later keys")
-    require(is_local or not needs_local(model, call.max_seqlen_q, seqlen_k(
-        engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)), "no query sees past its window")
     return {
         "arch": gpu.arch,
         "head_dim": model.head_dim,

@@ -7,7 +7,8 @@ those of one rank's tensor; ``world`` is the number of ranks.
 
 from __future__ import annotations
 
-from detent.programs.facts import AllReduce, Engine, Model
+from detent.lang import Runtime, Unpinnable, assume, record, require
+from detent.programs.facts import AllReduce, Engine, Gpu, Limits, Model
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -26,9 +27,35 @@ CUSTOM_BLOCKS = 36
 CUSTOM_THREADS = 512
 
 
+
+@record
+class Call:
+    """One all-reduce."""
+
+    nbytes: Unpinnable[int]  # of the message: sizes buffers
+    in_graph: Runtime[bool]  # captured or replayed in a CUDA graph
+
+
 def dtype_bytes(model: Model) -> int:
     """Bytes of an activation."""
     return 4 if model.dtype == "fp32" else 2
+
+
+def row_bytes(model: Model) -> int:
+    """Bytes of one token's activations, of which a message has whole numbers."""
+    return model.hidden_size * dtype_bytes(model)
+
+
+def assume_message(model: Model, limits: Limits, nbytes: int) -> None:
+    """What holds of every message within the limits."""
+    assume(row_bytes(model) <= nbytes <= limits.max_num_batched_tokens * row_bytes(model))
+    assume(nbytes % row_bytes(model) == 0)
+
+
+def require_kernels(reduce: AllReduce, gpu: Gpu) -> None:
+    """What a deployment must have for the rules to be those of its kernels."""
+    require(not reduce.fused_rms_norm, "fused with RMSNorm, the all-reduce is chosen by the token count elsewhere")
+    require(gpu.arch == 90, "the rules are those of sm_90")
 
 
 def symm_mem_runs(reduce: AllReduce, engine: Engine, world: int) -> bool:
@@ -52,11 +79,11 @@ def takes_nccl_symm_mem(reduce: AllReduce, engine: Engine, world: int, nbytes: i
     return nbytes <= NCCL_SYMM_MEM_BELOW[world] or nbytes >= NCCL_SYMM_MEM_ABOVE[world]
 
 
-def takes_flashinfer(reduce: AllReduce, world: int, row_bytes: int, nbytes: int) -> bool:
-    """Whether FlashInfer takes the message; its limit is one of whole rows of ``row_bytes``."""
+def takes_flashinfer(reduce: AllReduce, world: int, row: int, nbytes: int) -> bool:
+    """Whether FlashInfer takes the message; its limit is one of whole rows of ``row`` bytes."""
     if not reduce.flashinfer or world not in FLASHINFER_MAX:
         return False
-    return nbytes <= FLASHINFER_MAX[world] // row_bytes * row_bytes
+    return nbytes <= FLASHINFER_MAX[world] // row * row
 
 
 def takes_custom(reduce: AllReduce, engine: Engine, world: int, nbytes: int) -> bool:
@@ -79,7 +106,7 @@ def vllm_kernel(reduce: AllReduce, engine: Engine, model: Model, world: int, nby
     """
     if takes_nccl_symm_mem(reduce, engine, world, nbytes):
         return "nccl_symm_mem"
-    if takes_flashinfer(reduce, world, model.hidden_size * dtype_bytes(model), nbytes):
+    if takes_flashinfer(reduce, world, row_bytes(model), nbytes):
         return "flashinfer"
     if takes_custom(reduce, engine, world, nbytes):
         if world == 2:

@@ -15,14 +15,13 @@ from detent.programs.fa3 import (
     cdiv,
     element_bytes,
     gathers,
-    head_dims_exist,
     model_tile,
     model_window,
     one_prepare_block,
     rank_group,
-    rank_heads,
-    rank_kv_heads,
+    seqlen_k,
 )
+from detent.programs.fa3_conditions import assume_batch, require_model
 from detent.programs.facts import Engine, Gpu, Limits, Model, Parallel
 
 TYPE_CHECKING = False
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 STOCK_SPLITS = 128  # the heuristic asks for no more
-KERNEL_SPLITS = 256  # splits that the split kernel and its combine take
 INT_MAX = 2147483647
 SMALLEST_BLOCK = 64  # no tile of the table is lower or narrower
 DEVICE_MARGIN = 1.1  # by which the device overestimates the work; a float in C
@@ -75,26 +73,27 @@ def request_splits(b: int, batch_blocks: int, heads: int, num_sm: int, n_blocks:
 def assume_lengths(limits: Limits, b: int, max_seqlen_q: int, max_seqlen_k: int, total_q: int, own_q_len: int,
                    own_kv_len: int) -> None:
     """What holds of every batch within the limits and of a request in it."""
-    assume(1 <= b <= limits.max_num_seqs)
-    assume(1 <= max_seqlen_q <= limits.max_num_batched_tokens)
-    assume(1 <= max_seqlen_k <= limits.max_context)
-    assume(1 <= total_q <= limits.max_num_batched_tokens)
+    assume_batch(limits, b, max_seqlen_q, max_seqlen_k, total_q)
     assume(1 <= own_q_len <= limits.max_num_batched_tokens)
     assume(1 <= own_kv_len <= limits.max_context)
-    assume(max_seqlen_q <= max_seqlen_k)
-    assume(max_seqlen_q <= total_q)
-    assume(b <= total_q)
     assume(own_q_len <= max_seqlen_q)
     assume(own_kv_len <= max_seqlen_k)
     assume(own_q_len <= own_kv_len)
 
 
+def assume_blocks(library: str, model: Model, parallel: Parallel, engine: Engine, limits: Limits, in_graph: bool,
+                  max_seqlen_q: int, max_seqlen_k: int, table_width: int, own_q_len: int, own_kv_len: int,
+                  batch_blocks: int, one_wg: bool) -> None:
+    """What holds of the blocks of a batch that has the request in it."""
+    assume(1 <= batch_blocks <= most_blocks(model, parallel, limits))
+    assume(batch_blocks >= own_blocks(
+        library, model, parallel, engine, max_seqlen_q,
+        seqlen_k(engine, limits, in_graph, max_seqlen_k, table_width), own_q_len, own_kv_len, one_wg))
+
+
 def require_kernels(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, limits: Limits) -> None:
     """What a deployment must have for the rules to be those of its kernels."""
-    require(gpu.arch == 90, "the rules are those of sm_90")
-    require(model.num_attention_heads % parallel.tensor_parallel == 0, "ranks have equal numbers of query heads")
-    require(rank_heads(model, parallel) % rank_kv_heads(model, parallel) == 0, "KV heads serve equal groups")
-    require(head_dims_exist(model, engine), "kernels for these head dims exist")
+    require_model(model, parallel, gpu, engine)
     require(limits.max_context * (model.head_dim + model.head_dim_v) * element_bytes(engine) <= INT_MAX,
             "the heuristic's KV bytes fit a C int")
 

@@ -9,28 +9,25 @@ from __future__ import annotations
 
 from functools import partial
 
-from detent.lang import Request, Runtime, Unpinnable, assume, record, require, selection
+from detent.lang import Request, Runtime, Unpinnable, record, require, selection
 from detent.programs.fa3 import (
     cdiv,
     decide,
     gathers,
     model_tile,
-    needs_causal,
-    needs_local,
     one_prepare_block,
     packs,
     rank_heads,
     rank_kv_heads,
     seqlen_k,
 )
+from detent.programs.fa3_conditions import assume_table, require_launch, require_masks
 from detent.programs.fa3_conform import HOST_COLUMNS, HOST_OUTPUTS, TILE_COLUMNS, TILE_OUTPUTS, host_row, tile_row
 from detent.programs.fa3_stock import (
-    KERNEL_SPLITS,
     STOCK_SPLITS,
+    assume_blocks,
     assume_lengths,
     kernel_points,
-    most_blocks,
-    own_blocks,
     request_splits,
     require_kernels,
 )
@@ -62,13 +59,9 @@ def fa3_upstream_stock(model: Model, parallel: Parallel, gpu: Gpu, engine: Engin
                        call: Call) -> dict[str, object]:
     """The kernel's template parameters, its tile, the launch values and the request's own number of splits."""
     assume_lengths(limits, call.b, call.max_seqlen_q, call.max_seqlen_k, call.total_q, call.own_q_len, call.own_kv_len)
-    assume(1 <= call.table_width <= cdiv(limits.max_context, engine.page_size))
-    assume(call.max_seqlen_k <= call.table_width * engine.page_size)
-    assume(1 <= call.batch_blocks <= most_blocks(model, parallel, limits))
-    assume(call.batch_blocks >= own_blocks(
-        "upstream", model, parallel, engine, call.max_seqlen_q,
-        seqlen_k(engine, limits, call.in_graph, call.max_seqlen_k, call.table_width), call.own_q_len, call.own_kv_len,
-        False))
+    assume_table(limits, engine, call.max_seqlen_k, call.table_width)
+    assume_blocks("upstream", model, parallel, engine, limits, call.in_graph, call.max_seqlen_q, call.max_seqlen_k,
+                  call.table_width, call.own_q_len, call.own_kv_len, call.batch_blocks, False)
     require(engine.name in ("vllm", "sglang"), "the KV length is told as in vLLM and SGLang")
     require_kernels(model, parallel, gpu, engine, limits)
 
@@ -83,19 +76,13 @@ def fa3_upstream_stock(model: Model, parallel: Parallel, gpu: Gpu, engine: Engin
     splits = request_splits(call.b, call.batch_blocks, heads, gpu.num_sm, cdiv(call.own_kv_len, block_n), num_splits)
     pdl = one_prepare_block(call.b)
 
-    require(1 <= num_splits <= KERNEL_SPLITS, "the kernel takes at most 256 splits")
+    require_launch(engine, call.b, num_splits, block_n, gathered, pack, pdl)
+    require_masks(model, engine, limits, call.in_graph, call.max_seqlen_q, call.max_seqlen_k, call.table_width,
+                  is_causal, is_local)
     require(splits == request_splits(
         call.b, call.batch_blocks, rank_kv_heads(model, parallel) if pack else rank_heads(model, parallel),
         gpu.num_sm, cdiv(call.own_kv_len, block_n), num_splits), "the device counts the splits itself")
     require(not gathered or gathers("upstream", model, parallel, engine, is_causal, is_local, one_wg,
                                     call.max_seqlen_q), "query lengths may be declared longer, not shorter")
-    require(not pdl or one_prepare_block(call.b), "the dependent launch waits for one prepare block")
-    require(pack or not (num_splits > 1 or gathered), "split and gathering kernels exist packed only")
-    require(gathered or engine.page_size % block_n == 0, "TMA reads whole KV blocks of a page")
-    require(not (is_causal and is_local), "a kernel has one mask")
-    require(is_causal or is_local or not needs_causal(model, call.max_seqlen_q, seqlen_k(
-        engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)), "no query sees later keys")
-    require(is_local or not needs_local(model, call.max_seqlen_q, seqlen_k(
-        engine, limits, call.in_graph, call.max_seqlen_k, call.table_width)), "no query sees past its window")
     return kernel_points(model, gpu, engine, is_causal, is_local, one_wg, gathered, pack, block_m, block_n,
                          from_registers, overlap, num_splits, splits, pdl, not is_local)

@@ -15,7 +15,6 @@ from detent.programs.fa3 import (
     decide,
     gathers,
     model_tile,
-    needs_causal,
     needs_local,
     one_prepare_block,
     packs,
@@ -25,15 +24,14 @@ from detent.programs.fa3 import (
     selects_one_wg,
     uses_cascade,
 )
+from detent.programs.fa3_conditions import require_launch, require_masks
 from detent.programs.fa3_conform import HOST_COLUMNS, HOST_OUTPUTS, TILE_COLUMNS, TILE_OUTPUTS, host_row, tile_row
 from detent.programs.fa3_stock import (
-    KERNEL_SPLITS,
     STOCK_SPLITS,
+    assume_blocks,
     assume_lengths,
     device_splits,
     kernel_points,
-    most_blocks,
-    own_blocks,
     require_kernels,
 )
 from detent.programs.facts import Engine, Gpu, Limits, Model, Parallel
@@ -67,14 +65,10 @@ def fa3_vllm_stock(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, l
     assume_lengths(limits, call.b, call.max_seqlen_q, call.max_seqlen_k, call.total_q, call.own_q_len, call.own_kv_len)
     assume(0 <= call.common_prefix <= limits.max_context)
     assume(call.common_prefix <= call.own_kv_len)
-    assume(1 <= call.batch_blocks <= most_blocks(model, parallel, limits))
-    assume(1 <= call.batch_blocks_one_wg <= most_blocks(model, parallel, limits))
-    assume(call.batch_blocks >= own_blocks(
-        "vllm", model, parallel, engine, call.max_seqlen_q, limits.max_context if call.in_graph else call.max_seqlen_k,
-        call.own_q_len, call.own_kv_len, False))
-    assume(call.batch_blocks_one_wg >= own_blocks(
-        "vllm", model, parallel, engine, call.max_seqlen_q, limits.max_context if call.in_graph else call.max_seqlen_k,
-        call.own_q_len, call.own_kv_len, True))
+    assume_blocks("vllm", model, parallel, engine, limits, call.in_graph, call.max_seqlen_q, call.max_seqlen_k,
+                  0, call.own_q_len, call.own_kv_len, call.batch_blocks, False)
+    assume_blocks("vllm", model, parallel, engine, limits, call.in_graph, call.max_seqlen_q, call.max_seqlen_k,
+                  0, call.own_q_len, call.own_kv_len, call.batch_blocks_one_wg, True)
     require(engine.name == "vllm", "the rules are vLLM's")
     require_kernels(model, parallel, gpu, engine, limits)
 
@@ -91,7 +85,8 @@ def fa3_vllm_stock(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, l
     pdl = one_prepare_block(call.b)
     cascade = uses_cascade(model, parallel, gpu, engine, call.common_prefix, call.b, call.max_seqlen_q)
 
-    require(1 <= num_splits <= KERNEL_SPLITS, "the kernel takes at most 256 splits")
+    require_launch(engine, call.b, num_splits, block_n, gathered, pack, pdl)
+    require_masks(model, engine, limits, call.in_graph, call.max_seqlen_q, call.max_seqlen_k, 0, is_causal, is_local)
     require(num_splits == 1 or one_prepare_block(call.b), "above 992 sequences nothing is split")
     require(splits == device_splits(
         call.batch_blocks_one_wg if one_wg else call.batch_blocks,
@@ -104,16 +99,6 @@ def fa3_vllm_stock(model: Model, parallel: Parallel, gpu: Gpu, engine: Engine, l
     require(not gathered or gathers("vllm", model, parallel, engine, is_causal, is_local, one_wg, call.max_seqlen_q),
             "query lengths may be declared longer, not shorter")
     require(not one_wg or model.head_dim_v == model.head_dim, "one-warpgroup kernels have one head dim")
-    require(not pdl or one_prepare_block(call.b), "the dependent launch waits for one prepare block")
-    require(pack or not (num_splits > 1 or gathered), "split and gathering kernels exist packed only")
-    require(gathered or engine.page_size % block_n == 0, "TMA reads whole KV blocks of a page")
-    require(not (is_causal and is_local), "a kernel has one mask")
-    require(is_causal or is_local or not needs_causal(
-        model, call.max_seqlen_q, limits.max_context if call.in_graph else call.max_seqlen_k),
-        "no query sees later keys")
-    require(is_local or not needs_local(
-        model, call.max_seqlen_q, limits.max_context if call.in_graph else call.max_seqlen_k),
-        "no query sees past its window")
     require(not cascade or call.common_prefix > 0, "cascade attention needs a prefix that all requests share")
     return kernel_points(model, gpu, engine, is_causal, is_local, one_wg, gathered, pack, block_m, block_n,
                          from_registers, overlap, num_splits, splits, pdl, False) | {"cascade": cascade}

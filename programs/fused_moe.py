@@ -7,13 +7,22 @@ BLOCK_SIZE_K, GROUP_SIZE_M, num_warps, num_stages)``.
 
 from __future__ import annotations
 
-from detent.lang import Table
-from detent.programs.facts import Engine, Moe, Parallel
+from detent.lang import Table, Unpinnable, assume, record, require
+from detent.programs.facts import Engine, Gpu, Limits, Model, Moe, Parallel
 
+INT_MAX = 2147483647
+BLOCK_SIZES = (16, 32, 64, 128, 256)
 NAIVE_SPARSITY = 4  # vLLM sorts unless this many token-expert pairs fit each expert's share
 TRITON_WARPS = 4  # what Triton takes where a configuration names no number
 TRITON_STAGES = 3
 COMPILED_SUM = 32  # tokens up to which SGLang adds experts up in a torch.compile'd sum
+
+
+@record
+class Call:
+    """One call of the expert layer."""
+
+    num_tokens: Unpinnable[int]  # padded where a graph replays: sizes buffers and grids
 
 
 def nearest_row(table: Table, m: int) -> int:
@@ -133,6 +142,39 @@ def combine_path(engine: Engine, top_k: int, m: int) -> str:
     return "compiled" if m <= COMPILED_SUM and not engine.deterministic else "reduce"
 
 
+def assume_tokens(limits: Limits, num_tokens: int) -> None:
+    """What holds of every call within the limits."""
+    assume(1 <= num_tokens <= limits.max_num_batched_tokens)
+
+
+def require_experts(moe: Moe, parallel: Parallel, gpu: Gpu) -> None:
+    """What a deployment must have for the rules to be those of its kernels."""
+    require(gpu.arch == 90, "the rules are those of sm_90")
+    require(moe.num_experts % parallel.tensor_parallel == 0 or not parallel.expert_parallel,
+            "ranks have equal numbers of experts")
+    require(moe.moe_intermediate_size % parallel.tensor_parallel == 0 or parallel.expert_parallel,
+            "ranks have equal slices of an expert")
+
+
+def require_default(engine: str, moe: Moe) -> None:
+    """A configuration from somewhere."""
+    require(moe.table is not None or has_default(engine, moe.quantization, moe.block_k),
+            "a rule without a table exists")
+
+
+def require_tile(moe: Moe, gpu: Gpu, block_m: int, block_n: int, block_k: int, num_stages: int) -> None:
+    """What the kernel of one GEMM takes."""
+    require(block_n in BLOCK_SIZES and block_k in BLOCK_SIZES, "BLOCK_SIZE_N and BLOCK_SIZE_K are powers of two")
+    require((block_m + block_n) * block_k * operand_bytes(moe) * num_stages <= gpu.shared_memory,
+            "the pipeline's stages fit in shared memory")
+
+
+def require_rows(moe: Moe, num_tokens: int, block_m: int) -> None:
+    """What both GEMMs take of the blocks that a sorted index has."""
+    require(block_m % 16 == 0, "BLOCK_SIZE_M is a multiple of 16")
+    require(num_tokens * moe.num_experts_per_tok * block_m <= INT_MAX, "rows are counted in a C int")
+
+
 def launch_points(gemm: str, block_m: int, block_n: int, block_k: int, group_m: int, num_warps: int,
                   num_stages: int) -> dict[str, object]:
     """The six values of a configuration, of GEMM ``up`` or ``down``."""
@@ -146,16 +188,16 @@ def launch_points(gemm: str, block_m: int, block_n: int, block_k: int, group_m: 
     }
 
 
-def constant_points(gemm: str, top_k: int, mul_routed_weight: bool, dtype: str,
-                    quantization: str) -> dict[str, object]:
-    """The kernel's other compile-time arguments."""
+def constant_points(gemm: str, model: Model, moe: Moe) -> dict[str, object]:
+    """The kernel's other compile-time arguments. Each pair is a row of its own for the second GEMM."""
+    up = gemm == "up"
     return {
-        f"{gemm}.top_k": top_k,
-        f"{gemm}.mul_routed_weight": mul_routed_weight,
-        f"{gemm}.compute_type": dtype,
-        f"{gemm}.use_fp8_w8a8": quantization == "fp8_w8a8",
-        f"{gemm}.use_int8_w8a8": quantization == "int8_w8a8",
-        f"{gemm}.use_int8_w8a16": quantization == "int8_w8a16",
-        f"{gemm}.use_int4_w4a16": quantization == "int4_w4a16",
+        f"{gemm}.top_k": moe.num_experts_per_tok if up else 1,
+        f"{gemm}.mul_routed_weight": moe.apply_router_weight_on_input if up else not moe.apply_router_weight_on_input,
+        f"{gemm}.compute_type": model.dtype,
+        f"{gemm}.use_fp8_w8a8": moe.quantization == "fp8_w8a8",
+        f"{gemm}.use_int8_w8a8": moe.quantization == "int8_w8a8",
+        f"{gemm}.use_int8_w8a16": moe.quantization == "int8_w8a16",
+        f"{gemm}.use_int4_w4a16": moe.quantization == "int4_w4a16",
         f"{gemm}.per_channel_quant": False,
     }

@@ -5,18 +5,18 @@ One block serves every row, whatever the token count: any whole number of warps 
 
 from __future__ import annotations
 
-from detent.lang import Unpinnable, assume, record, require, selection
+from detent.lang import assume, require, selection
 from detent.programs.facts import Engine, Gpu, Limits, Model
-from detent.programs.rms_norms import sglang_block, vllm_block_limit, vllm_fused_block, vllm_takes_cuda, widest_vector
+from detent.programs.rms_norms import (
+    Call,
+    sglang_block,
+    vllm_block_limit,
+    vllm_fused_block,
+    vllm_takes_cuda,
+    widest_vector,
+)
 
 LARGEST_BLOCK = 1024
-
-
-@record
-class Call:
-    """One norm of the hidden states."""
-
-    num_tokens: Unpinnable[int]  # padded where a graph replays: sizes the grid
 
 
 @selection(family="norm")

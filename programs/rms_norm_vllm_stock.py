@@ -6,9 +6,10 @@ deterministic mode launches these blocks by the token count.
 
 from __future__ import annotations
 
-from detent.lang import Unpinnable, assume, record, require, selection
+from detent.lang import assume, require, selection
 from detent.programs.facts import Engine, Gpu, Limits, Model
 from detent.programs.rms_norms import (
+    Call,
     vllm_block_limit,
     vllm_fused_block,
     vllm_fused_width,
@@ -16,13 +17,6 @@ from detent.programs.rms_norms import (
     vllm_takes_cuda,
     widest_vector,
 )
-
-
-@record
-class Call:
-    """One norm of the hidden states."""
-
-    num_tokens: Unpinnable[int]  # padded where a graph replays: sizes the grid
 
 
 @selection(family="norm")

@@ -6,12 +6,20 @@ residual, ``fused`` the one that adds it first. The block decides in which tree 
 
 from __future__ import annotations
 
+from detent.lang import Unpinnable, record
 from detent.programs.collectives import dtype_bytes
 from detent.programs.facts import Engine, Model
 
 LOAD = 16  # bytes a thread loads at once
 FUSED_WIDTH = 8  # elements of vLLM's vectorised fused kernel, which serves 16-bit types only
 FEW_TOKENS = 256  # from which on vLLM makes its blocks smaller, to have more of them on an SM
+
+
+@record
+class Call:
+    """One norm of the hidden states."""
+
+    num_tokens: Unpinnable[int]  # padded where a graph replays: sizes the grid
 
 
 def widest_vector(model: Model) -> int:

@@ -195,6 +195,8 @@ def test_the_l2_rule_splits_long_unmasked_caches() -> None:
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"gpu": {"arch": 100}}, "the rules are those of sm_90"),
+    ({"model": {"dtype": "fp32"}}, "the kernels are those of bf16 queries"),
+    ({"model": {"dtype": "fp16"}}, "the kernels are those of bf16 queries"),  # the point element would say bf16
     ({"engine": {"name": "other"}}, "the rules are"),
     ({"model": {"num_attention_heads": 30}}, "ranks have equal numbers of query heads"),
     ({"model": {"num_key_value_heads": 12}}, "KV heads serve equal groups"),
