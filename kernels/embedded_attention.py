@@ -19,6 +19,9 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from detent.kernels import embedded_norm
 
+ROWS = 8
+"""Rows of a product are filled up to a multiple of this: then each thread's scratch memory begins at a cache line. BLAS
+adds in another order where it does not."""
 LEAST_UNITS = 2
 """Tiles in one call. A single one with a single KV head would be left to all threads, which add in another order."""
 
@@ -31,7 +34,7 @@ class Group:
     ``tiles[n]``: which. ``whole``: how many of them, from the first on, see all of split 0, all of split 1, and so on;
     ``seen`` the same for at least a part. ``pages``: of the tiles that see all of a split, in order of splits, and then
     of every tile's last split, ``[U, stride / page]``; if ``shared``, of the splits ``[splits, stride / page]``.
-    ``mask[n, 1, group * query_rows, stride]`` is added to the scores of last splits.
+    ``mask[n, 1, rows, stride]`` is added to the scores of last splits.
     """
 
     tiles: Tensor
@@ -101,14 +104,13 @@ def attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: Plan, query_row
     """``q[T, heads, hd]`` over ``k_pages`` and ``v_pages[P, page, kv_heads, hd]``: ``[T, heads, hd]``."""
     _, heads, dim = q.shape
     kv_heads = k_pages.shape[2]
-    shape = (plan.count, kv_heads, heads // kv_heads, query_rows, dim)
-    tiles = q.new_zeros(shape)
-    tiles[plan.tile, :, :, plan.place] = q.view(-1, *shape[1:3], dim)
-    tiles = tiles.view(plan.count, kv_heads, -1, dim)
+    group_rows, sizes = heads // kv_heads * query_rows, (heads // kv_heads, query_rows)
+    tiles = q.new_zeros(plan.count, kv_heads, _filled(group_rows), dim)
+    tiles[:, :, :group_rows].unflatten(2, sizes)[plan.tile, :, :, plan.place] = q.view(-1, kv_heads, sizes[0], dim)
     mixed = torch.empty_like(tiles)
     for group in plan.groups:
         mixed[group.tiles] = _mixed(tiles[group.tiles], k_pages, v_pages, group).to(q.dtype)
-    return mixed.view(shape)[plan.tile, :, :, plan.place].reshape(-1, heads, dim)
+    return mixed[:, :, :group_rows].unflatten(2, sizes)[plan.tile, :, :, plan.place].reshape(-1, heads, dim)
 
 
 def whole(q: Tensor, k_pages: Tensor, v_pages: Tensor, starts: Sequence[int], lengths: Sequence[int], tables: Tensor,
@@ -196,7 +198,12 @@ def _mask(offsets: list[int], query_rows: int, stride: int, group: int, dtype: t
     own = torch.tensor(offsets, device=device).view(-1, 1, 1, 1) + torch.arange(query_rows, device=device).view(-1, 1)
     seen = own >= torch.arange(stride, device=device)
     mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, -math.inf)
-    return mask.repeat(1, 1, group, 1)
+    rows = group * query_rows
+    return pad(mask.repeat(1, 1, group, 1), (0, 0, 0, _filled(rows) - rows))
+
+
+def _filled(rows: int) -> int:
+    return rows + -rows % ROWS
 
 
 def _widened(tables: Tensor, width: int) -> Tensor:
