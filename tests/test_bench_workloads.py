@@ -11,6 +11,7 @@ import pytest
 from detent.bench.traces import recorded
 from detent.bench.workloads import GROUPS, LOADS, Load, Shape, Traffic, loads, replay, traffic
 from detent.runtime.errors import BadFile, DetentError, UnknownName
+from detent.tools.bench_lengths import messages, quantiles
 
 OFFLINE = Load("offline", "W-A", offline=True)
 
@@ -106,6 +107,24 @@ def test_arrivals_keep_the_rate_and_what_is_shared_is_shared() -> None:
         seen.add(request.prompt)
     assert replay(source, OFFLINE, rate=None, seed=0, salt="", vocabulary=9, special=()).arrivals == (0.0,) * len(
         source.shapes)
+
+
+def test_the_tables_are_those_of_the_traces(root: Path) -> None:
+    tables = json.loads((root / "detent/bench/data/lengths.json").read_text(encoding="utf-8"))
+    assert {name: (table["count"], table["quantiles"][100]) for name, table in tables.items()} == {
+        "message": (2768, 22), "reply": (19_366, 129), "document": (28_257, 2_730), "summary": (28_257, 167)}
+    for table in tables.values():
+        assert len(table["quantiles"]) == 201 and table["quantiles"] == sorted(table["quantiles"])
+
+
+def test_a_message_is_what_a_turn_adds_to_prompt_and_answer() -> None:
+    first = {"input_length": 1200, "output_length": 100, "hash_ids": [0, 1, 2]}
+    second = {"input_length": 1350, "output_length": 10, "hash_ids": [0, 1, 3]}
+    other = {"input_length": 1400, "output_length": 10, "hash_ids": [0, 4, 5]}  # block 0 alone is no chat
+    document = {"input_length": 3000, "output_length": 10, "hash_ids": [0, 1, 3, 6, 7, 8]}
+    assert messages([first, second, other]) == [50]
+    assert messages([first, second, document]) == [50]  # 1,640 tokens are no message
+    assert quantiles(range(401))[:3] == [0, 2, 4]
 
 
 @pytest.fixture
