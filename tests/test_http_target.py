@@ -9,8 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from cli_support import refused
 from http_fake import CONTEXT, Fake, logprob, serving
 
+from detent.battery import Settings
+from detent.battery.report import CHANGED, SAME
+from detent.battery.runner import Runner, cells_of
+from detent.battery.workload import Sizes, Workload
 from detent.engines.http import HttpTarget
 from detent.engines.http_counters import Counters, confirmed, counters, overlaps, page
 from detent.engines.http_reply import digits
@@ -249,3 +254,24 @@ def test_overlaps_count_replies_between_first_and_last_token() -> None:
 def test_the_servers_steps_must_fit_the_overlap(steps: int, generated: int, told: str) -> None:
     reason = confirmed([[4] * 16] * 4, Counters(steps, generated, 0, 0))
     assert reason == told if not told else told in reason
+
+
+def test_the_battery_finds_the_proxys_flips_and_nothing_else() -> None:
+    """The rerun alone and the neighbours pass on the server itself; through the proxy, neighbours change bits."""
+    with fake() as server, Proxy(server.url).serving() as proxy:
+        verdicts = {}
+        for url in (server.url, proxy.url):
+            target = HttpTarget(url)
+            work = Workload(target.traits, Sizes.of(target.traits), seed=0)
+            with Runner(target) as runner:
+                results = [runner.run(cell) for cell in cells_of(work, Settings())
+                           if cell.name in ("rerun-alone", "short-beside-3-short")]
+            verdicts[url] = [result.verdict for result in results]
+    assert verdicts == {server.url: [SAME, SAME], proxy.url: [SAME, CHANGED]}
+    assert results[1].differences[0].what == "logprob"
+
+
+def test_the_command_ends_with_2_and_one_line() -> None:
+    with fake("no logprobs") as server:
+        assert "come without log-probabilities" in refused("verify", "--engine", server.url)
+    assert "no connection" in refused("verify", "--engine", server.url)  # it is gone now

@@ -71,8 +71,8 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).with_name("vllm")), "serve", str(model), "--served-model-name", "smollm2",
-               "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "4096",
-               "--max-num-seqs", "64", "--enforce-eager", "--enable-prompt-tokens-details"]
+               "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "2048",
+               "--block-size", "32", "--max-num-seqs", "64", "--enforce-eager", "--enable-prompt-tokens-details"]
     environment = {**os.environ, "PYTHONPATH": str(_vllm_metadata(folder))}
     started = time.monotonic()
     with open(folder / "log", "wb") as log:
