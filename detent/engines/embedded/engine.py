@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from detent.engines.embedded import sampler
+from detent.engines.embedded import sampler, selfcheck, trace
 from detent.engines.embedded.cache import Cache
 from detent.engines.embedded.config import Limits
+from detent.engines.embedded.deployment import deployment
 from detent.engines.embedded.model import Model
 from detent.engines.embedded.ops import Batch, Ops
 from detent.engines.embedded.scheduler import Scheduler, Slice
 from detent.engines.embedded.scheduler import Sequence as State
 from detent.engines.interface import Output, Request, Step, Submission
+from detent.kernels.embedded_linear import can_pack
 from detent.runtime.errors import DetentError, shorten
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from detent.runtime.tuple import CommitmentTuple
 
 STOCK, DETENT = ARMS = ("stock", "detent")
+NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+"""What deployments call element types."""
 PROBE = Limits(max_seqs=4, budget=32, context=256, page=16, pages=32)
 """Limits of the requests that are served at the start to see every call site."""
 
@@ -61,12 +65,9 @@ class Engine:
         """An engine of an arm, under the default assignment where there is no tuple, whose kernels and call sites
         have been checked. Raises DetentError for a tuple of another deployment and for a call site that is not
         routed."""
-        try:  # TODO: they land in a few minutes
-            from detent.engines.embedded.deployment import deployment
-        except ImportError:
-            return cls(model, Ops.stock(None) if arm == STOCK else Ops.pinned(None, commitment), limits)  # type: ignore
-        facts = deployment(model.config, limits, torch.get_num_threads())
-        ops = Ops.stock(facts) if arm == STOCK else Ops.pinned(facts, commitment)
+        facts = deployment(model.config, limits, torch.get_num_threads(), dtype=NAMES[model.dtype],
+                           packed=can_pack(model.weights.embedding))
+        ops = Ops.stock(facts) if arm == STOCK else Ops.pinned(facts, commitment, identity(model))
         engine = cls(model, ops, limits, facts)
         engine.check(ops)
         return engine
@@ -74,8 +75,6 @@ class Engine:
     def check(self, ops: Ops) -> None:
         """Raises DetentError if a kernel that ``ops`` selects depends on a row's place, or if a forward pass asks torch
         for a product, reduction or norm that ``ops`` did not select."""
-        from detent.engines.embedded import selfcheck, trace
-
         selfcheck.check(ops, self.model.weights)
         probe = Engine(self.model, ops, PROBE)
         tokens = [token % self.model.config.vocabulary for token in range(40)]
@@ -114,6 +113,7 @@ class Engine:
         results: dict[int, Output] = {}
         numbers: dict[int, int] = {}  # of a request: its place among the submissions
         refused: list[Refused] = []
+        others: list[tuple[int, Output]] = []  # of requests that were here before
         pending = sorted(range(len(submissions)), key=lambda place: submissions[place].start)
         first: int | None = None
         while pending or self.busy:
@@ -135,6 +135,9 @@ class Engine:
             for number, output in self.step():
                 if number in numbers:
                     results[numbers[number]] = output
+                else:
+                    others.append((number, output))
+        self._ended = others
         if refused and len(refused) == len(submissions):
             raise refused[0]
         return [results[place] for place in range(len(submissions))]
@@ -147,7 +150,7 @@ class Engine:
         """Serve under another tuple (None: the default assignment), as :meth:`switch`. Raises DetentError, and changes
         nothing, if the tuple is not for this engine."""
         assert self.facts is not None
-        ops = Ops.pinned(self.facts, commitment)
+        ops = Ops.pinned(self.facts, commitment, identity(self.model))
         self.check(ops)
         self.switch(ops)
 
@@ -259,6 +262,11 @@ class Engine:
             if any(stop in text for stop in request.stop):
                 return "stop"
         return "length" if sequence.outputs == request.max_tokens else ""
+
+
+def identity(model: Model) -> dict[str, str]:
+    """The parts of a tuple's environment that are a model's."""
+    return {"model": model.config.name, "weights": model.identity}
 
 
 def _output(sequence: State, finish: str) -> Output:

@@ -16,6 +16,7 @@ from torch import Tensor
 from detent.engines.embedded import tokenizer as tokenizers
 from detent.engines.embedded.config import Config, from_hugging_face
 from detent.engines.embedded.tokenizer import Tokenizer
+from detent.kernels.embedded_linear import ALIGNMENT
 from detent.runtime.errors import BadFile, DetentError, suggest
 
 Get = Callable[[str], Tensor]
@@ -176,8 +177,9 @@ def _layer(config: Config, prefix: str, get: Get, where: str) -> Layer:
 
 
 def checked(tensor: Tensor, shape: Sequence[int], name: str, where: str) -> Tensor:
-    """The tensor, if it has the shape. Raises BadFile."""
+    """The tensor, if it has the shape, at the start of a cache line: BLAS may add in another order elsewhere. Raises
+    BadFile."""
     if tuple(tensor.shape) != tuple(shape):
         raise BadFile(where, f"weight {name} has shape {list(tensor.shape)}, its configuration says {list(shape)}",
                       "give a checkpoint whose files belong together")
-    return tensor
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
