@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     Tensor = Any  # torch.Tensor
 
-SOURCES = ("attention_split_sm90.cu", "attention_split_work.cuh", "attention_split_sm90.cuh",
-           "attention_split_launch.cuh")
+SOURCES = ("attention_split_sm90.cu", *(f"attention_split_{part}.cuh" for part in (
+    "sm90", "work", "rows", "combine", "launch")))
 FLAGS = ("-shared", "-Xcompiler", "-fPIC", "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a",
          "-fmad=false")
 WARPGROUP_ROWS = 64  # rows of one MMA; a request with more than fit is prefilled

@@ -1,6 +1,9 @@
 // The host's half: tensor maps and launches. Included at the end of attention_split_sm90.cu.
 #pragma once
 
+#include <map>
+#include <mutex>
+
 // What Python fills in; the same fields in the same order as attention_split_cuda.py's Call.
 struct Call {
   const void *q, *k, *v;
@@ -35,7 +38,7 @@ int make_map(CUtensorMap* map, const void* base, int rank, const cuuint64_t* siz
   for (int i = 0; i + 1 < rank; ++i) bytes[i] = sizes[i + 1] == 1 ? 16 * D : strides[i] * 2;
   const cuuint32_t ones[4] = {1, 1, 1, 1};
   return encode()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<void*>(base), sizes, bytes, box, ones,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
@@ -54,7 +57,8 @@ int map_cache(CUtensorMap* map, const Call& c, const void* base, int64_t page, i
 }
 
 template <typename... Arguments>
-cudaError_t launch(void (*kernel)(Arguments...), int64_t grid, int threads, int shared, void* stream, Arguments... arguments) {
+cudaError_t launch(void (*kernel)(Arguments...), int64_t grid, int threads, int shared, void* stream,
+                   Arguments... arguments) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -68,8 +72,52 @@ cudaError_t launch(void (*kernel)(Arguments...), int64_t grid, int threads, int 
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
+// Counters from which calls' split kernels take work, 0 before and after each. Calls of one stream follow one another
+// and share theirs; a captured call has its own for ever, for graphs may run beside anything but themselves.
+struct Counters {
+  static constexpr int CALLS = 16384, EACH = 32;  // EACH ints a call, a cache line
+  int* base = nullptr;
+  int used = CALLS;
+  std::map<void*, int*> of_stream;
+
+  cudaError_t fresh(int** found) {
+    if (used == CALLS) {
+      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // allowed while some stream is captured
+      cudaThreadExchangeStreamCaptureMode(&mode);
+      cudaStream_t aside;
+      cudaError_t error = cudaMalloc(&base, CALLS * EACH * sizeof(int));
+      if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&aside, cudaStreamNonBlocking);
+      if (error == cudaSuccess) error = cudaMemsetAsync(base, 0, CALLS * EACH * sizeof(int), aside);
+      if (error == cudaSuccess) error = cudaStreamSynchronize(aside);
+      if (error == cudaSuccess) error = cudaStreamDestroy(aside);
+      cudaThreadExchangeStreamCaptureMode(&mode);
+      if (error != cudaSuccess) return error;
+      used = 0;
+    }
+    *found = base + EACH * used++;
+    return cudaSuccess;
+  }
+};
+
+cudaError_t counters(int device, void* stream, int** found) {
+  static std::mutex one_at_a_time;
+  static Counters pools[64];
+  const std::lock_guard<std::mutex> guard(one_at_a_time);
+  Counters& pool = pools[device % 64];
+  cudaStreamCaptureStatus status;
+  const cudaError_t error = cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status);
+  if (error != cudaSuccess) return error;
+  if (status != cudaStreamCaptureStatusNone) return pool.fresh(found);
+  const auto known = pool.of_stream.find(stream);
+  if (known != pool.of_stream.end()) return *found = known->second, cudaSuccess;
+  const cudaError_t made = pool.fresh(found);
+  if (made == cudaSuccess) pool.of_stream[stream] = *found;
+  return made;
+}
+
 template <bool PREFILL>
-cudaError_t launch_attend(const Call& c, Params& p, const CUtensorMap& k, const CUtensorMap& v, int64_t units, int sms) {
+cudaError_t launch_attend(const Call& c, Params& p, const CUtensorMap& k, const CUtensorMap& v, int64_t units, int sms,
+                          int* taken) {
   static bool ready[64] = {};
   if (!ready[c.device % 64]) {
     const cudaError_t error =
@@ -81,6 +129,7 @@ cudaError_t launch_attend(const Call& c, Params& p, const CUtensorMap& k, const 
   p.box_tokens = PREFILL ? p.tile_tokens : p.short_q;
   if (map_queries(&q, c, p.box_tokens) != 0) return cudaErrorInvalidValue;
   const int64_t grid = units * c.kv_heads < sms ? units * c.kv_heads : sms;
+  p.taken = !PREFILL && units * c.kv_heads > sms ? taken : nullptr;
   return launch(attend<PREFILL>, grid, Plan<PREFILL>::THREADS, Plan<PREFILL>::BYTES, c.stream, q, k, v, p);
 }
 
@@ -94,6 +143,9 @@ extern "C" int detent_attention_split(const Call* call) {
   if (encode() == nullptr) return cudaErrorNotSupported;
   int sms = 0;
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, c.device);
+  int* taken;
+  error = counters(c.device, c.stream, &taken);
+  if (error != cudaSuccess) return error;
   CUtensorMap k, v;
   if (map_cache(&k, c, c.k, c.k_page, c.k_token, c.k_head) != 0) return cudaErrorInvalidValue;
   if (map_cache(&v, c, c.v, c.v_page, c.v_token, c.v_head) != 0) return cudaErrorInvalidValue;
@@ -123,13 +175,13 @@ extern "C" int detent_attention_split(const Call* call) {
   if (c.max_queries > c.short_q) {
     const int tile = 2 * p.tile_tokens;
     const int64_t units = int64_t(c.batch) * ((c.max_queries + tile - 1) / tile);
-    error = launch_attend<true>(c, p, k, v, units, sms);
+    error = launch_attend<true>(c, p, k, v, units, sms, nullptr);
     if (error != cudaSuccess) return error;
   }
   if (c.short_q == 0) return cudaSuccess;
-  error = launch_attend<false>(c, p, k, v, int64_t(c.batch) * c.splits, sms);
+  error = launch_attend<false>(c, p, k, v, int64_t(c.batch) * c.splits, sms, taken);
   if (error != cudaSuccess || c.splits == 1) return error;
-  const int64_t warps = int64_t(c.batch) * c.short_q * c.kv_heads * c.group;
+  const int64_t warps = int64_t(c.batch) * c.short_q * c.kv_heads * c.group * (D / 32);
   return launch(combine, (warps + 3) / 4, 128, 0, c.stream, p);
 }
 

@@ -52,10 +52,6 @@ DEVICE void named_sync(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
-DEVICE void named_arrive(int name, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-
 // What ordinary stores wrote to shared memory becomes visible to the MMA and the copy engine.
 DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -80,6 +76,16 @@ DEVICE void copy_box4(uint32_t to, const CUtensorMap* map, uint32_t bar, int c0,
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
       "[%2];"
       ::"r"(to), "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+// As copy_box4, for what is read once: the second-level cache gives it up first.
+DEVICE void stream_box4(uint32_t to, const CUtensorMap* map, uint32_t bar, int c0, int c1, int c2, int c3) {
+  constexpr uint64_t EVICT_FIRST = 0x12f0000000000000;  // createpolicy.fractional.L2::evict_first, whole
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2], %7;"
+      ::"r"(to), "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(EVICT_FIRST)
       : "memory");
 }
 

@@ -8,7 +8,8 @@
 #endif
 
 constexpr int D = HEAD_DIM;
-constexpr int BN = D > 128 ? 64 : 128;      // KV tokens a block; enters the bits
+constexpr int BN_SHIFT = D > 128 ? 6 : 7;
+constexpr int BN = 1 << BN_SHIFT;           // KV tokens a block; enters the bits
 constexpr int CHUNKS = (D + 63) / 64;       // of columns; those behind the head dim are zeros
 constexpr int WG_ROWS = 64;                 // rows of a warpgroup's MMA
 constexpr int Q_BYTES = WG_ROWS * CHUNKS * ROW;  // a warpgroup's queries
@@ -23,7 +24,7 @@ struct Plan {
   static constexpr bool ROW_STATE_SHARED = PREFILL && D <= 128;  // else in global memory
   static constexpr int ROW_STATE_BYTES = ROW_STATE_SHARED ? GROUPS * WG_ROWS * D * 4 : 0;
   static constexpr int STAGES = D == 64 ? 4 : D <= 128 && !PREFILL ? 3 : 2;
-  static constexpr int THREADS = PREFILL ? 384 : 160;
+  static constexpr int THREADS = 128 + GROUPS * 128;  // a warpgroup fetches
   static constexpr int Q_AT = 0;
   static constexpr int K_AT = Q_AT + Q_SLOTS * GROUPS * Q_BYTES;
   static constexpr int V_AT = K_AT + STAGES * KV_BYTES;
@@ -44,6 +45,7 @@ struct Params {
   int tile_tokens;     // query tokens that a warpgroup's rows hold
   int box_tokens;      // those that one copy of queries fetches
   float scale;         // softmax scale times log2 e
+  int* taken;          // how many items of work beyond one a program are taken; 0 between kernels. None: fixed shares
 };
 
 // One piece of work. Rows of a warpgroup are (query token, head of the group).
@@ -64,6 +66,9 @@ template <bool PREFILL>
 class Work {
  public:
   DEVICE Work(const Params& p, int lane) : p(p), lane(lane) { load(); }
+
+  // All items, once one was asked for that is not there.
+  DEVICE int items() const { return before * p.kv_heads; }
 
   // The i-th item, all lanes alike.
   DEVICE Item item(int i) {
@@ -151,43 +156,54 @@ class Work {
   }
 };
 
-// The producer warp: fetches every item's queries, keys and values into the rings, as their slots become free.
+// The producer warps: fetch every item's queries, keys and values into the rings, as their slots become free. Each
+// takes every fourth page, because a warp issues one copy after another.
 template <bool PREFILL>
 class Producer {
   using P = Plan<PREFILL>;
 
  public:
   DEVICE Producer(const Params& p, const CUtensorMap* q, const CUtensorMap* k, const CUtensorMap* v, uint32_t shared,
-                  Barriers* bars, Item* items)
-      : p(p), map_q(q), map_k(k), map_v(v), shared(shared), bars(bars), items(items), lane(threadIdx.x % 32),
-        span(p.page < BN ? p.page : BN) {}
+                  Barriers* bars, Item* items, int* tickets)
+      : p(p), map_q(q), map_k(k), map_v(v), shared(shared), bars(bars), items(items), tickets(tickets),
+        warp(threadIdx.x % 128 / 32), lane(threadIdx.x % 32), mine(warp + 4 * lane),
+        span_shift(min(p.page_shift, BN_SHIFT)) {}
 
   DEVICE void run() {
     Work<PREFILL> work(p, lane);
-    const int programs = gridDim.x;
     int stage = 0, parity = 1;  // a slot's first wait passes
-    int turn = 0;
     Item item = work.item(blockIdx.x);
-    pages_of(item, item.first);
-    for (;; ++turn) {
+    page = page_of(item, item.first);
+    for (int turn = 0;; ++turn) {
       const int slot = turn % P::Q_SLOTS;
       const int q_parity = turn / P::Q_SLOTS + 1 & 1;
       if (item.request < 0 || item.first >= item.end) queries(item, slot, q_parity);
       if (item.request < 0) break;
+      Item next;
+      int next_page = 0;
+      bool looked = false;
       for (int start = item.first; start < item.end; start += BN) {
         barrier_wait(shared_address(&bars->k_empty[stage]), parity);
         block(item, start, map_k, P::K_AT + stage * KV_BYTES, &bars->k_full[stage]);
         if (start == item.first) queries(item, slot, q_parity);
         barrier_wait(shared_address(&bars->v_empty[stage]), parity);
         block(item, start, map_v, P::V_AT + stage * KV_BYTES, &bars->v_full[stage]);
-        if (start + BN < item.end) pages_of(item, start + BN);
+        const bool more = start + BN < item.end;
+        if (more) page = page_of(item, start + BN);
+        if (!looked && (!more || start >= item.first + 2 * BN)) {  // early, but not before the first blocks
+          next = next_item(work, turn + 1);
+          next_page = page_of(next, next.first);
+          looked = true;
+        }
         stage = stage + 1 == P::STAGES ? 0 : stage + 1;
         parity ^= stage == 0;
       }
-      // Ascending, and in alternate directions: of items that become smaller every program gets as much.
-      const int next = turn + 1;
-      item = work.item(next * programs + (next % 2 ? programs - 1 - blockIdx.x : blockIdx.x));
-      pages_of(item, item.first);
+      if (!looked) {
+        next = next_item(work, turn + 1);
+        next_page = page_of(next, next.first);
+      }
+      item = next;
+      page = next_page;
     }
   }
 
@@ -197,42 +213,55 @@ class Producer {
   const uint32_t shared;
   Barriers* bars;
   Item* items;
-  const int lane, span;  // tokens of a copy
-  int pages[4];          // of the next block, 32 a register
+  int* tickets;  // two, by turns
+  const int warp, lane;
+  const int mine;        // the thread's page of every block
+  const int span_shift;  // log2 of the tokens of a copy
+  int page;              // the number of that page of the next block
+
+  // Ascending items. In prefill, where they become smaller, in alternate directions, so that every program gets as
+  // much; otherwise whoever is free takes the next, because memory serves some multiprocessors faster.
+  DEVICE Item next_item(Work<PREFILL>& work, int turn) {
+    const int programs = gridDim.x;
+    if (p.taken == nullptr) return work.item(turn * programs + (turn % 2 ? programs - 1 - blockIdx.x : blockIdx.x));
+    int* const ticket = tickets + turn % 2;
+    if (warp == 0 && lane == 0) *ticket = atomicAdd(p.taken, 1);
+    named_sync(4, 128);
+    const int drawn = *ticket;
+    const Item item = work.item(programs + drawn);
+    if (item.request < 0 && drawn == work.items() - 1 && warp == 0 && lane == 0) *p.taken = 0;  // the last to ask
+    return item;
+  }
 
   // Pages that hold the block's tokens; the tokens behind a request's last are in none.
   DEVICE int page_count(const Item& item, int start) {
-    return (min(BN, item.length - start) + span - 1) / span;
+    return min(BN, item.length - start) + (1 << span_shift) - 1 >> span_shift;
   }
 
-  DEVICE void pages_of(const Item& item, int start) {
-    if (item.request < 0) return;
-    const int* row = p.table + item.request * p.table_row + (start >> p.page_shift);
-    const int count = page_count(item, start);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pages[i] = lane + 32 * i < count ? row[lane + 32 * i] : 0;
+  DEVICE int page_of(const Item& item, int start) {
+    if (item.request < 0 || mine >= page_count(item, start)) return 0;
+    return p.table[item.request * p.table_row + (start >> p.page_shift) + mine];
   }
 
   DEVICE void block(const Item& item, int start, const CUtensorMap* map, int at, uint64_t* full) {
     const int count = page_count(item, start);
     const uint32_t bar = shared_address(full);
-    if (lane == 0) barrier_expect(bar, count * span * CHUNKS * ROW);
-    __syncwarp();
+    // Every warp arrives, with its own bytes or none: a warp that only watched could fall two phases behind, and wait
+    // for ever for the one it missed.
+    if (lane == 0) barrier_expect(bar, (count + 3 - warp >> 2) * CHUNKS * ROW << span_shift);
+    if (mine < count) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int page = lane + 32 * i;
-      if (page < count) {
-#pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-          copy_box4(shared + at + (chunk * BN + page * span) * ROW, map, bar, chunk * 64, item.head,
-                    start & p.page - 1, pages[i]);
-        }
+      for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+        const uint32_t to = shared + at + (chunk * BN + (mine << span_shift)) * ROW;
+        if (PREFILL) copy_box4(to, map, bar, chunk * 64, item.head, start & p.page - 1, page);
+        else stream_box4(to, map, bar, chunk * 64, item.head, start & p.page - 1, page);
       }
     }
     __syncwarp();
   }
 
   DEVICE void queries(const Item& item, int slot, int parity) {
+    if (warp != 0) return;
     barrier_wait(shared_address(&bars->q_empty[slot]), parity);
     const uint32_t bar = shared_address(&bars->q_full[slot]);
     if (lane == 0) {

@@ -3,6 +3,7 @@ cached prefix, at any page size, in any batch. On the CPU, in Triton's interpret
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -158,6 +159,58 @@ def test_graph_replays_with_other_contents(queries: int) -> None:
         graph.replay()
         for got, want in zip(out.split(queries), batch.run(512), strict=True):
             assert_same(got, want, "a replayed graph")
+
+
+@pytest.mark.skipif(not GPU, reason="too many rows for the interpreter")
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dim", HEAD_DIMS)
+def test_random_batches(dim: int, seed: int) -> None:
+    """Fresh requests, strides, pages, orders, chunks, and declared maxima; about a thousand rows each."""
+    draw = random.Random(1000 * dim + seed)
+    tokens, stride, group = draw.randint(300, 3000), draw.choice((256, 512, 768, 1024, 4096)), draw.randint(1, 16)
+    owners = [stream(tokens, KV_HEADS, group, dim, seed=draw.randrange(1 << 30)) for _ in range(2)]
+    want = [whole(owner, stride, draw.choice(PAGES)) for owner in owners]
+    for _ in range(3):
+        chosen = []
+        for _ in range(draw.randint(1, 40)):
+            owner, used = draw.randrange(2), draw.randint(1, tokens)
+            chosen.append((owner, used, min(used, draw.choice((0, 1, 1, 1, 2, 4, draw.randint(1, 60), 200)))))
+        batch = Batch([(owners[owner], used, queries) for owner, used, queries in chosen], draw.choice(PAGES), seed)
+        surplus = -(-batch.longest // stride) + draw.choice((0, 1, 9))
+        got = batch.run(stride, splits=max(2, surplus), max_q=batch.longest_q + draw.choice((0, 0, 5, 100)))
+        expected = torch.cat([want[owner][used - queries : used] for owner, used, queries in chosen])
+        assert_same(torch.cat(got), expected, f"stride {stride}, (stream, tokens, queries) {chosen}")
+
+
+@pytest.mark.skipif(not GPU, reason="streams need a GPU")
+def test_streams_and_graphs_side_by_side() -> None:
+    """Calls of several streams and replays of several graphs overlap and share nothing."""
+    request = stream(3000, 8, 4, 128, seed=11)
+    batch = Batch([(request, 3000 - 7 * i, 1) for i in range(16)])
+    want = torch.cat(batch.run(256))
+    arguments: dict[str, Any] = {**batch.arrays, "max_seqlen_q": 1, "max_context": 3000, "num_splits": 12,
+                                 "split_stride": 256, "softmax_scale": None}
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    outs = [torch.empty_like(want) for _ in range(8)]
+    graphs = []
+    for out in outs[4:]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(3):
+                attention_split(**arguments, out=out)
+        graphs.append(graph)
+    for turn in range(20):
+        for out in outs:
+            out.fill_(math.nan)
+        torch.cuda.synchronize()
+        for at, lane in enumerate(streams):
+            with torch.cuda.stream(lane):
+                attention_split(**arguments, out=outs[at])
+                graphs[at].replay()
+                attention_split(**arguments, out=outs[at])
+        torch.cuda.synchronize()
+        for out in outs:
+            assert_same(out, want, f"turn {turn}")
 
 
 def strided_to_device(value: torch.Tensor) -> torch.Tensor:
