@@ -49,7 +49,7 @@ class Fake(ThreadingHTTPServer):
                     self._advance()
 
     def _advance(self) -> None:
-        time.sleep(0.002)
+        time.sleep(0.02 if self.fault == "queues" else 0.002)
         self.waiting = 0
         self.steps += 1
         self.gate.notify_all()
@@ -130,6 +130,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         with server.gate:
+            while fault == "queues" and server.running:
+                server.gate.wait()
             server.running += 1
         try:
             for at in range(body["max_tokens"]):

@@ -171,6 +171,13 @@ def test_faults_are_one_line_and_soon(fault: str, message: str) -> None:
     assert str(raised.value).startswith(server.url) and time.monotonic() - begun < 4
 
 
+def test_a_request_may_queue_while_others_are_served() -> None:
+    with fake("queues") as server:
+        target = HttpTarget(server.url, timeout=0.4)
+        first, second = target.run([asked(1, 60), asked(2, 4)])
+    assert len(second.tokens) == 4 and second.times[0] > first.times[-1] > first.arrival + 0.4
+
+
 def test_a_key_is_sent_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETENT_API_KEY", "sesame")
     with fake("key") as server:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -85,22 +85,8 @@ class HttpTarget:
     def run(self, submissions: Sequence[Submission]) -> list[Output]:
         """Send the requests in order and read their replies side by side. A request that the server refuses comes
         back as such; any other failure raises DetentError."""
-        if not submissions:
-            return []
         before = self._counters()
-        replies = [Reply(submission) for submission in submissions]
-        news = threading.Condition()
-        threads = []
-        for reply in [replies[0], *sorted(replies[1:], key=lambda r: r.submission.start)]:
-            if reply is not replies[0] and reply.submission.start > 0:
-                with news:
-                    while not replies[0].done and len(replies[0].tokens) < reply.submission.start:
-                        news.wait()
-                if replies[0].fault is not None:
-                    break
-            threads.append(self._start(reply, news))
-        for thread in threads:
-            thread.join()
+        replies = self._serve(submissions)
         for reply in replies:
             if reply.fault is not None:
                 raise reply.fault
@@ -155,8 +141,7 @@ class HttpTarget:
         request = Request(tuple(range(40, 56)), PROBE)
         for extras in (True, False):
             self._extras = extras
-            reply = Reply(Submission(request))
-            self._read(reply, self._send(reply), threading.Condition())
+            (reply,) = self._serve([Submission(request)])
             if reply.fault is not None:
                 raise reply.fault
             if reply.finish != "refused":
@@ -199,20 +184,46 @@ class HttpTarget:
 
     # ---- one request --------------------------------------------------------------------------------------------
 
-    def _send(self, reply: Reply) -> HTTPConnection | None:
-        reply.arrival = time.monotonic()
-        try:
-            return self._server.send(COMPLETIONS, completion(self._model, reply.submission.request, self._extras))
-        except DetentError as error:
-            reply.fault = error
-            return None
+    def _serve(self, submissions: Sequence[Submission]) -> list[Reply]:
+        """Send each request when it is due, and wait until all replies have ended. If none of them brings anything
+        for the server's timeout, they are cut off: one alone may queue while others are served."""
+        replies = [Reply(submission) for submission in submissions]
+        news = threading.Condition()
+
+        def wait(until: Callable[[], bool]) -> None:
+            with news:
+                while not until():
+                    if not news.wait(self._server.timeout):
+                        for reply in replies:
+                            if not reply.done:
+                                reply.cut(self._server.silent())
+
+        threads: list[threading.Thread] = []
+        for reply in [*replies[:1], *sorted(replies[1:], key=lambda r: r.submission.start)]:
+            due = 0 if reply is replies[0] else reply.submission.start
+            wait(lambda due=due: due == 0 or replies[0].done or len(replies[0].tokens) >= due)  # type: ignore[misc]
+            if replies[0].fault is not None:
+                break
+            threads.append(self._start(reply, news))
+        wait(lambda: sum(reply.done for reply in replies) == len(threads))
+        for thread in threads:
+            thread.join()
+        return replies
 
     def _start(self, reply: Reply, news: threading.Condition) -> threading.Thread:
         """Send the request now and read its reply in a thread: they reach the server in this order."""
-        reply.error = impossible(reply.submission.request, self._extras)
+        request, connection = reply.submission.request, None
+        reply.arrival = time.monotonic()
+        reply.error = impossible(request, self._extras)
         if reply.error:
             reply.finish = "refused"
-        connection = None if reply.error else self._send(reply)
+        else:
+            try:
+                connection = self._server.send(COMPLETIONS, completion(self._model, request, self._extras))
+                reply.socket = connection.sock
+                connection.sock.settimeout(None)
+            except DetentError as error:
+                reply.fault = error
         thread = threading.Thread(target=self._read, args=(reply, connection, news), daemon=True)
         thread.start()
         return thread
@@ -231,14 +242,15 @@ class HttpTarget:
             if error.status in (400, 413, 422):
                 reply.finish, reply.error = "refused", error.message
             else:
-                reply.fault = error
+                reply.cut(error)
         except DetentError as error:
             told = error.message
-            reply.fault = error if told.startswith(self._server.url) else DetentError(
-                f"{self._server.url}: {told}", error.remedy)
+            reply.cut(error if told.startswith(self._server.url) else
+                      DetentError(f"{self._server.url}: {told}", error.remedy))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            reply.fault = DetentError(f"{self._server.url}: a reply that is no completion ({type(error).__name__}: "
-                                      f"{error})", "check that an OpenAI-compatible server runs there")
+            told = f"{type(error).__name__}: {error}"
+            reply.cut(DetentError(f"{self._server.url}: a reply that is no completion ({told})",
+                                  "check that an OpenAI-compatible server runs there"))
         finally:
             with news:
                 reply.done = True

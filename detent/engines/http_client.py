@@ -1,6 +1,6 @@
 """The wire to an HTTP server: JSON whose numbers keep their digits, replies that arrive piece by piece, clear errors.
 
-Standard library only. Nothing here waits longer than the server's ``timeout`` without hearing something.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def parse(text: str | bytes) -> Any:
 class Server:
     """A server at ``url`` (``http`` or ``https``; a path is kept, a final ``/v1`` dropped).
 
-    ``timeout``: seconds without a byte, or in a reply without news, until the server counts as dead.
+    ``timeout``: seconds without an answer until the server counts as dead.
     """
 
     def __init__(self, url: str, timeout: float = 60.0) -> None:
@@ -88,36 +88,38 @@ class Server:
         """The JSON values of a reply of server-sent events as they arrive, or of one whole reply.
 
         Raises :class:`Refused` for a status other than 200 or an error amid the reply, and DetentError for a reply
-        that breaks off or stalls; comments that only keep a connection open are no news.
+        that breaks off or in which nothing comes for the connection's timeout; comments that only keep it open are
+        nothing.
         """
-        with self._errors():
-            with closing(connection), connection.getresponse() as response:
-                if response.status != 200 or "event-stream" not in response.headers.get("content-type", ""):
-                    yield self._json(self._body(response, path), path)
+        patience = connection.sock.gettimeout()
+        with self._errors(), closing(connection), connection.getresponse() as response:
+            if response.status != 200 or "event-stream" not in response.headers.get("content-type", ""):
+                yield self._json(self._body(response, path), path)
+                return
+            heard = time.monotonic()
+            while line := response.readline():
+                name, _, data = line.decode("utf-8", "replace").partition(":")
+                if name != "data":
+                    if patience is not None and time.monotonic() - heard > patience:
+                        raise TimeoutError
+                    continue
+                if data.strip() == "[DONE]":
                     return
-                yield from self._events(response, path)
+                piece = self._json(data, path)
+                if "error" in piece:
+                    raise Refused(f"{self.url}: {_told(piece)}", status=500)
+                yield piece
+                heard = time.monotonic()  # what the reader did in the meantime is not the server's silence
+            raise DetentError(f"{self.url}: the reply broke off", "look at the server's log")
+
+    def silent(self) -> DetentError:
+        """The error of a server from which nothing comes."""
+        return DetentError(f"{self.url}: no answer within {self.timeout:g} s", "check the server")
 
     def _whole(self, method: str, path: str, content: Mapping[str, Any] | None) -> str:
         with self._errors():
             with closing(self._request(method, path, content)) as connection, connection.getresponse() as response:
                 return self._body(response, path)
-
-    def _events(self, response: http.client.HTTPResponse, path: str) -> Iterator[Any]:
-        heard = time.monotonic()
-        while line := response.readline():
-            name, _, data = line.decode("utf-8", "replace").partition(":")
-            if name != "data":
-                if time.monotonic() - heard > self.timeout:
-                    raise TimeoutError
-                continue
-            if data.strip() == "[DONE]":
-                return
-            piece = self._json(data, path)
-            if "error" in piece:
-                raise Refused(f"{self.url}: {_told(piece)}", status=500)
-            yield piece
-            heard = time.monotonic()  # what the reader did in the meantime is not the server's silence
-        raise DetentError(f"{self.url}: the reply broke off", "look at the server's log")
 
     def _request(self, method: str, path: str, content: Mapping[str, Any] | None) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
@@ -163,8 +165,7 @@ class Server:
         try:
             yield
         except TimeoutError as error:
-            raise DetentError(f"{self.url}: no answer within {self.timeout:g} s",
-                              "check the server, or give it more time") from error
+            raise self.silent() from error
         except http.client.HTTPException as error:
             raise DetentError(f"{self.url}: no proper HTTP came back ({type(error).__name__})",
                               "check that an OpenAI-compatible server runs there") from error

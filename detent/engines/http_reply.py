@@ -6,7 +6,9 @@ import re
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from socket import SHUT_RDWR, socket
 from typing import Any
 
 from detent.engines.http_client import Digits
@@ -40,9 +42,11 @@ class Ids:
 
 @dataclass
 class Reply:
-    """A request and what came back so far. ``fault``: what went wrong that is not this request's own."""
+    """A request and what came back so far. ``socket``: over which it comes. ``fault``: what went wrong that is not
+    this request's own."""
 
     submission: Submission
+    socket: socket | None = None
     arrival: float = 0.0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[bytes] = field(default_factory=list)
@@ -52,6 +56,13 @@ class Reply:
     error: str = ""
     fault: DetentError | None = None
     done: bool = False
+
+    def cut(self, why: DetentError) -> None:
+        """Stop waiting for more."""
+        self.fault = self.fault or why
+        if self.socket is not None:
+            with suppress(OSError):  # it is closed already
+                self.socket.shutdown(SHUT_RDWR)
 
     def take(self, piece: Mapping[str, Any], ids: Ids) -> None:
         """Add a piece. Raises DetentError for one that cannot be compared; AttributeError, KeyError, TypeError or
