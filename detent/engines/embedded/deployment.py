@@ -58,6 +58,7 @@ def _sections(config: Config, limits: Limits, cores: int, dtype: str, packed: bo
             "name": config.name, "dtype": dtype, "hidden_size": config.hidden,
             "intermediate_size": config.intermediate, "vocab_size": config.vocabulary,
             "num_attention_heads": config.heads, "num_key_value_heads": config.kv_heads, "head_dim": config.head_dim,
+            "head_dim_v": config.head_dim, "causal": True, "window_left": -1, "window_right": -1, "softcap": 0.0,
         },
         "machine": {"name": "cpu", "cores": cores},
         "embedded": {"page_size": limits.page, **tables},
@@ -66,7 +67,8 @@ def _sections(config: Config, limits: Limits, cores: int, dtype: str, packed: bo
     }
     if config.experts:
         sections["moe"] = {"num_experts": config.experts, "num_experts_per_tok": config.experts_per_token,
-                           "moe_intermediate_size": config.intermediate}
+                           "moe_intermediate_size": config.intermediate, "hidden_act": "silu", "quantization": "none",
+                           "apply_router_weight_on_input": False}
     return sections
 
 

@@ -1,0 +1,196 @@
+"""Programs and deployments of the embedded engine, and the operations that select by them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import done
+from programs_support import changed, fact_records, run, varying
+
+from detent.programs.attention_cpu import TILE, attention_cpu
+from detent.programs.gemm_cpu import LAYERS, gemm_cpu
+from detent.programs.measured import row_for
+from detent.programs.moe_cpu import moe_cpu
+from detent.programs.norm_cpu import norm_cpu
+from detent.runtime.deployment import load
+from detent.runtime.repin import Repin
+from detent.runtime.tuple import CommitmentTuple
+from detent.runtime.unpinned import load_unpinned, solution
+
+DENSE, EXPERTS = "smollm2-135m-cpu", "tiny-moe-cpu"
+PROGRAMS = ["attention-cpu", "gemm-cpu", "norm-cpu"]
+
+
+@pytest.fixture(scope="module")
+def documents() -> dict[str, Any]:
+    return {name: solution(name, EXPERTS).document for name in [*PROGRAMS, "moe-cpu"]}
+
+
+@pytest.mark.parametrize(("size", "row"), [(1, 1), (2, 4), (4, 4), (5, 16), (16, 16), (17, 16), (999, 16)])
+def test_a_row_counts_up_to_its_key(size: int, row: int) -> None:
+    assert row_for({16: {}, 1: {}, 4: {}}, size) == row
+
+
+def test_gemm_follows_its_table() -> None:
+    records = fact_records(gemm_cpu, DENSE)
+    table = load(DENSE).facts["embedded"]["gemm"]
+    for count in (1, 2, 3, 8, 9, 1024):
+        points, broken = run(gemm_cpu, records, num_rows=count)
+        row = min(key for key in table if key >= count)
+        assert points == {"rows": row, "fill": False} | {
+            f"kernel.{layer}": "packed" if table[row][layer] else "plain" for layer in LAYERS}
+        assert {v.message for v in broken} <= {"a plain product's bits are those of a full tile"}
+        assert bool(broken) == (0 in [table[row][layer] for layer in LAYERS])
+
+
+def test_without_packed_weights_full_tiles_are_the_default() -> None:
+    plain = {key: dict.fromkeys(LAYERS, 0) for key in (1, 8)}
+    points, broken = run(gemm_cpu, fact_records(gemm_cpu, changed(DENSE, embedded={"gemm": plain})), num_rows=3)
+    assert (points["fill"], points["rows"], broken) == (True, 8, [])
+    points, broken = run(moe_cpu, fact_records(moe_cpu, changed(EXPERTS, embedded={"moe": {8: {"packed": 0}}})),
+                         num_tokens=3)
+    assert (points["fill"], points["kernel"], broken) == (True, "plain", [])
+
+
+def test_attention_follows_keys_requests_and_queries() -> None:
+    table = {64: {"split_stride": 64, "requests": 4, "queries": 2}, 1024: {"split_stride": 256, "requests": 2,
+                                                                          "queries": 3}}
+    records = fact_records(attention_cpu, changed(DENSE, embedded={"attention": table}, machine={"cores": 2}))
+
+    def points(b: int, max_q: int, total_q: int, total_k: int) -> tuple[Any, ...]:
+        found, broken = run(attention_cpu, records, b=b, max_seqlen_q=max_q, total_q=total_q, total_k=total_k)
+        assert [v.message for v in broken] == ([] if found["kernel"] == "split" else [
+            "what torch adds up at once hangs on the step's keys and queries"])
+        return tuple(found.values())
+
+    assert points(4, 1, 4, 128) == ("split", 1, 64)
+    assert points(4, 1, 4, 129) == ("split", 1, 256)
+    assert points(3, 1, 3, 128) == ("whole", 1, 64)
+    assert points(2, 1, 2, 129) == ("split", 1, 256)
+    assert points(4, 5, 8, 128) == ("split", TILE, 64)
+    assert points(4, 6, 9, 128) == ("whole", TILE, 64)
+    assert points(1, 1, 1, 999999) == ("whole", 1, 256)
+
+
+def test_points_of_random_batches() -> None:
+    records, rng = fact_records(attention_cpu, DENSE), random.Random(0)
+    samples = []
+    for _ in range(300):
+        lengths = [(rng.choice([1, 1, rng.randint(1, 100)]), rng.randint(100, 8192)) for _ in range(rng.randint(1, 9))]
+        points, broken = run(attention_cpu, records, b=len(lengths), max_seqlen_q=max(q for q, _ in lengths),
+                             total_q=sum(q for q, _ in lengths), total_k=sum(k for _, k in lengths))
+        assert {v.kind for v in broken} <= {"require"}
+        samples.append(points)
+    assert {"kernel", "query_rows"} <= varying(samples)
+
+
+def test_norm_takes_rows_of_every_head() -> None:
+    records = fact_records(norm_cpu, EXPERTS)
+    for count, kinds in ((4 * 1024, []), (4 * 1024 + 1, ["assume"])):
+        assert [v.kind for v in run(norm_cpu, records, num_rows=count)[1]] == kinds
+
+
+def test_solutions(documents: dict[str, Any]) -> None:
+    assert {name: [pin["name"] for pin in d["pins"]] for name, d in documents.items() if name != "norm-cpu"} == {
+        "attention-cpu": ["split", "query_rows", "split_stride"], "gemm-cpu": ["rows"], "moe-cpu": ["packed"]}
+    attention = documents["attention-cpu"]["default"]
+    assert (attention["split"], attention["query_rows"]) == (True, TILE)
+    assert documents["gemm-cpu"]["default"] == {"rows": 1024, "fill": False}
+    assert documents["moe-cpu"]["default"] == {"packed": True, "fill": False, "rows": 16}
+    for name, document in documents.items():
+        assert document["legality"]["sampled"] == 0, name
+
+
+def test_unpinned_selectors_are_the_programs(documents: dict[str, Any]) -> None:
+    records, rng = fact_records(gemm_cpu, EXPERTS), random.Random(1)
+    select = load_unpinned("gemm-cpu", EXPERTS)
+    filling = load_unpinned("gemm-cpu", EXPERTS, {"fill": True})
+    for count in [1, 1024, *(rng.randint(1, 1024) for _ in range(50))]:
+        points, broken = run(gemm_cpu, records, num_rows=count)
+        assert (dict(select(count)[0]), len(select(count)[1])) == (points, len(broken))
+        assert dict(filling(count)[0]) == points | {"fill": True}
+
+
+def test_a_tuple_of_all_families(documents: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "tuple.json"
+    done("tuple", "new", "-d", EXPERTS, path)
+    assert set(CommitmentTuple.load(str(path)).families) == {"attention", "gemm", "moe", "norm"}
+
+
+# ---- with torch ---------------------------------------------------------------------------------------------------
+
+
+def test_deployments_that_come_with_detent_are_those_of_the_models(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from detent.engines.embedded.config import Config, Limits
+    from detent.engines.embedded.deployment import deployment
+    from detent.engines.embedded.random_weights import MODELS
+
+    tiny = MODELS["tiny-moe"]
+    smollm = Config("SmolLM2", "llama", vocabulary=49152, hidden=576, layers=30, heads=9, kv_heads=3, head_dim=64,
+                    intermediate=1536, context=8192)
+    assert deployment(tiny, Limits.of(tiny), 2).name == EXPERTS
+    assert deployment(smollm, Limits.of(smollm), 2).name == DENSE
+    others = [deployment(tiny, Limits.of(tiny), 4), deployment(tiny, replace(Limits.of(tiny), budget=512), 2),
+              deployment(tiny, Limits.of(tiny), 2, packed=False)]
+    assert len({other.name for other in others}) == 3
+    assert all(other.name.startswith("tiny-moe-cpu-") and Path(other.path).is_file() for other in others)
+    assert others[0].facts["machine"]["cores"] == 4 and others[1].facts["limits"]["max_num_batched_tokens"] == 512
+    assert load(others[2].path).facts == others[2].facts
+    assert not any(row[layer] for row in others[2].facts["embedded"]["gemm"].values() for layer in LAYERS)
+
+
+def test_ops_select_by_the_tuple(documents: dict[str, Any]) -> None:
+    pytest.importorskip("torch")
+    import torch
+
+    from detent.engines.embedded.ops import Ops
+
+    facts = load(EXPERTS)
+    default = Ops.pinned(facts)
+    assert default.hash == Ops.pinned(facts).hash != "stock" == Ops.stock(facts).hash
+    families = {document["family"]: document for document in documents.values()}
+    other = CommitmentTuple.new(facts.name, families, {"gemm.rows": 4, "gemm.fill": True})
+    chosen = Ops.pinned(facts, other, {"weights": "abc"})
+    assert chosen.hash not in (default.hash, other.hash) and chosen.hash != Ops.pinned(facts, other).hash
+    assert chosen.selectors.commitment is not None and chosen.selectors.commitment.environment["weights"] == "abc"
+    assert chosen.points_in_force()["gemm-cpu.rows"] == 4
+    assert set(chosen.points_in_force()) == {f"{name}.{point['name']}" for name, document in documents.items()
+                                             for point in document["points"]}
+    stock = Ops.stock(facts)
+    assert stock.points_in_force() == {}
+    weight = torch.zeros(8, 128)
+    for rows in (1, 5):
+        stock.linear(torch.zeros(rows, 128), weight)
+        assert stock.points_in_force()["gemm-cpu.rows"] == (1 if rows == 1 else 8)
+    assert stock.boundaries(64) == default.boundaries(64) != ()
+    assert {2, 3, 5, 9, 17, 33} <= set(stock.boundaries(64))
+
+
+def test_a_tuple_of_other_kernels_is_refused(documents: dict[str, Any]) -> None:
+    pytest.importorskip("torch")
+    from detent.engines.embedded.ops import Ops
+    from detent.runtime.errors import TupleMismatch
+
+    families = {document["family"]: document for document in documents.values()}
+    old = CommitmentTuple.new(EXPERTS, families, environment={"kernels": "older"})
+    with pytest.raises(TupleMismatch, match="environment.kernels"):
+        Ops.pinned(load(EXPERTS), old)
+
+
+def test_plain_products_are_legal_in_full_tiles_only(documents: dict[str, Any]) -> None:
+    from detent.runtime.errors import NotLegal
+
+    repin, table = Repin(documents["gemm-cpu"]), load(EXPERTS).facts["embedded"]["gemm"]
+    for rows in repin.values["rows"]:
+        for fill in repin.values["fill"]:
+            if fill or all(table[rows][layer] for layer in LAYERS):
+                points = repin({"rows": rows, "fill": fill})(3)
+                assert (points["rows"], points["fill"]) == (rows, fill)
+            else:
+                with pytest.raises(NotLegal, match="a plain product's bits"):
+                    repin({"rows": rows, "fill": fill})
