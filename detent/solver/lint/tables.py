@@ -37,8 +37,8 @@ def unread_tables(subject: Subject) -> list[Finding]:
                 continue
         rows = len(subject.table(section, name))
         found.append(Finding("unread-table", WARNING, f"[{section}] {name}", place,
-                             f"no path of the selection reads its {rows} rows on this deployment: tuning it changes "
-                             "nothing", {"section": section, "name": name, "rows": rows}))
+                             f"no path of the selection reads its {rows} {'row' if rows == 1 else 'rows'} on this "
+                             "deployment: tuning it changes nothing", {"section": section, "name": name, "rows": rows}))
     return found
 
 
