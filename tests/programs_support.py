@@ -8,9 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from detent.lang import Violation, report
-from detent.runtime.deployment import load
+from detent.runtime.deployment import known, load
 
 Facts = Mapping[str, Mapping[str, Any]]
+
+
+def on_gpus() -> list[str]:
+    """Names of the deployments that come with Detent for an engine on GPUs."""
+    return [name for name in known() if "gpu" in load(name).facts]
 
 
 def parameters(program: Callable[..., Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cli_support import CONFIGS, arguments_of, done, invoke, loaded, refused
+from programs_support import on_gpus
 
 from detent.runtime.coverage import known as known_engines
 from detent.runtime.deployment import PROGRAMS, known, load
@@ -18,7 +19,7 @@ TABLES = Path(PROGRAMS) / "tables" / "vllm-0.26.0"
 H200_TP2 = TABLES / "E=128,N=384,device_name=NVIDIA_H200.json"
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", on_gpus())
 def test_every_deployment_that_comes_with_detent_is_written_from_its_models_configuration(
         name: str, tmp_path: Path) -> None:
     path = tmp_path / "new.toml"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs_support import attention_batch, changed, fact_records, run, varying
+from programs_support import attention_batch, changed, fact_records, on_gpus, run, varying
 
 from detent.lang import knobs
 from detent.programs import fa3
@@ -21,7 +21,7 @@ from detent.programs.fa3_stock import batch_blocks_of, device_splits
 from detent.programs.fa3_vllm_stock import fa3_vllm_stock
 from detent.programs.moe import moe
 from detent.programs.registry import PROGRAMS
-from detent.runtime.deployment import known, load
+from detent.runtime.deployment import load
 
 LLAMA = ["llama-3.1-70b-tp4-h100", "llama-3.1-70b-tp4-h200"]
 QWEN = ["qwen3-30b-a3b-tp4-h100", "qwen3-30b-a3b-tp4-h200"]
@@ -36,14 +36,16 @@ def test_the_registry_names_selections_and_imports_nothing(root: Path) -> None:
         module, function = place.split(":")
         families.setdefault(getattr(importlib.import_module(module), function).__detent_selection__, set()).add(name)
     assert {family: {name for name in names if not name.endswith("-stock")} for family, names in families.items()} == {
-        family: {family} for family in ("attention", "moe", "allreduce", "gemm", "norm", "sampler")}
+        family: {family} | ({f"{family}-cpu"} & set(PROGRAMS))
+        for family in ("attention", "moe", "allreduce", "gemm", "norm", "sampler")}
+    assert sum(name.endswith("-cpu") for name in PROGRAMS) == 4
     code = "import json, sys, detent.programs.registry; print(json.dumps([m for m in sys.modules if 'detent' in m]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
     ours = {name for name in json.loads(done.stdout) if not name.startswith("__editable__")}  # pip's own finder
     assert ours == {"detent", "detent.programs", "detent.programs.registry"}
 
 
-@pytest.mark.parametrize("deployment", known())
+@pytest.mark.parametrize("deployment", on_gpus())
 def test_a_deployment_is_called_by_what_it_holds(deployment: str) -> None:
     """Model, tensor-parallel degree, GPU, and the engine unless it is vLLM; what one GPU or a dense model lacks is
     not there."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from programs_split_count import split_count, splits
-from programs_support import changed, fact_records, run, varying
+from programs_support import changed, fact_records, on_gpus, run, varying
 
 from detent.lang import knobs
 from detent.programs import rms_norms
@@ -18,7 +18,7 @@ from detent.programs.rms_norm_vllm_stock import rms_norm_vllm_stock
 from detent.programs.sampler import sampler
 from detent.programs.sampler_sglang_stock import sampler_sglang_stock
 from detent.programs.sampler_vllm_stock import sampler_vllm_stock
-from detent.runtime.deployment import Deployment, known, load
+from detent.runtime.deployment import Deployment, load
 from detent.solver.solve import solve
 
 VLLM, SGLANG = "llama-3.1-8b-tp1-h100", "llama-3.1-8b-tp1-h100-sglang"
@@ -26,7 +26,7 @@ VLLM, SGLANG = "llama-3.1-8b-tp1-h100", "llama-3.1-8b-tp1-h100-sglang"
 # ---- GEMM ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("deployment", known())
+@pytest.mark.parametrize("deployment", on_gpus())
 def test_deep_gemm_takes_every_built_in_model(deployment: str) -> None:
     records = fact_records(gemm, deployment)
     for padding, tokens in itertools.product(PADDINGS, (1, 65, 8192)):

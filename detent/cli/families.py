@@ -18,11 +18,23 @@ def is_stock(name: str) -> bool:
     return name.endswith("-stock")
 
 
+def is_cpu(name: str) -> bool:
+    """Whether a program is for the embedded engine on a machine's own processors; such programs are named so."""
+    return name.endswith("-cpu")
+
+
 def adapted() -> list[str]:
-    """Names of the adapted programs, sorted."""
+    """Names of the adapted programs for GPUs, sorted: one a family."""
     from detent.runtime.sources import registry
 
-    return sorted(name for name in registry() if not is_stock(name))
+    return sorted(name for name in registry() if not is_stock(name) and not is_cpu(name))
+
+
+def adapted_for(deployment: Deployment) -> list[str]:
+    """Names of the adapted programs for a deployment, sorted: those for GPUs, or those for a machine without one."""
+    from detent.runtime.sources import registry
+
+    return sorted(filter(is_cpu, registry())) if "machine" in deployment.facts else adapted()
 
 
 def solve_all(deployment: Deployment, programs: Sequence[str]) -> tuple[list[Solution], dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detent.cli.families import adapted
+from detent.cli.families import adapted, adapted_for
 from detent.cli.output import show, show_json
 from detent.cli.progress import Steps
 
@@ -31,14 +31,16 @@ def solve_every(families: Sequence[str], deployments: Sequence[str], as_json: bo
     from detent.runtime.errors import UnknownName
 
     started = time.perf_counter()
-    programs = adapted()
     for family in families:
-        if family not in programs:
-            raise UnknownName("family", family, programs)
-    programs = [program for program in programs if not families or program in families]
+        if family not in adapted():
+            raise UnknownName("family", family, adapted())
     facts = [load(name) for name in dict.fromkeys(deployments or known())]
+    if not deployments:
+        facts = [each for each in facts if "gpu" in each.facts]
     for each in facts:
         require_consistent(each)
+    programs = list(dict.fromkeys(program for each in facts for program in adapted_for(each)
+                                  if not families or program.removesuffix("-cpu") in families))
     with Steps("all families" if not families else ", ".join(programs)) as step:
         cells = overview(programs, facts, step)
     seconds = time.perf_counter() - started

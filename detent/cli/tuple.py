@@ -153,12 +153,12 @@ def _choices(settings: Sequence[str]) -> dict[str, str]:
 
 def _documents(deployment: str, programs: Sequence[str]) -> tuple[str, dict[str, Mapping[str, Any]]]:
     """The deployment's name, and the solution document of every family."""
-    from detent.cli.families import adapted, solve_all
+    from detent.cli.families import adapted_for, solve_all
     from detent.runtime.deployment import load
     from detent.runtime.errors import BadInput
 
     facts = load(deployment)
-    solutions, skipped = solve_all(facts, programs or adapted())
+    solutions, skipped = solve_all(facts, programs or adapted_for(facts))
     for program in programs:
         if program in skipped:
             raise BadInput(skipped[program], f"leave out --program {program}")
