@@ -121,7 +121,7 @@ def engine(full: None, model: Path) -> VllmTarget:
 
 
 def test_the_papers_cells_in_process(engine: VllmTarget, capsys: pytest.CaptureFixture[str]) -> None:
-    report = verify(engine, Settings())
+    report = verify(engine, Settings(long=512))
     tell(capsys, summary(report.as_json()))
     results = {result.name: result for result in report.results}
     assert {result.verdict for result in results.values() if result.kind == "rerun"} == {SAME}
