@@ -22,6 +22,7 @@ COMMANDS = {
     "conform": "conform",
     "tuple": "tuple",
     "cache": "cache",
+    "generate": "generate",
     "verify": "verify",
     "bench": "bench",
     "coverage": "coverage",

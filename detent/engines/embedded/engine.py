@@ -61,7 +61,8 @@ class Engine:
         self._ended: list[tuple[int, Output]] = []
 
     @classmethod
-    def start(cls, model: Model, limits: Limits, arm: str = DETENT, commitment: CommitmentTuple | None = None) -> Engine:
+    def start(cls, model: Model, limits: Limits, arm: str = DETENT,
+              commitment: CommitmentTuple | None = None) -> Engine:
         """An engine of an arm, under the default assignment where there is no tuple, whose kernels and call sites
         have been checked. Raises DetentError for a tuple of another deployment and for a call site that is not
         routed."""
@@ -76,7 +77,7 @@ class Engine:
         """Raises DetentError if a kernel that ``ops`` selects depends on a row's place, or if a forward pass asks torch
         for a product, reduction or norm that ``ops`` did not select."""
         selfcheck.check(ops, self.model.weights)
-        probe = Engine(self.model, ops, PROBE)
+        probe = Engine(self.model.first_layer(), ops, PROBE)
         tokens = [token % self.model.config.vocabulary for token in range(40)]
         requests = [Submission(Request(tuple(tokens[:length]), 3)) for length in (40, 5)]
         trace.check(lambda: probe.run(requests), ops)

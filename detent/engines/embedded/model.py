@@ -6,6 +6,8 @@ element by element and rounds each element by itself, so that it cannot see the 
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,6 +55,13 @@ class Model:
     def identity(self) -> str:
         """SHA-256 of the weights."""
         return self.checkpoint.identity
+
+    def first_layer(self) -> Model:
+        """The same model without its other layers, which run the same lines."""
+        short = copy(self)
+        short.config = replace(self.config, layers=1)
+        short.weights = replace(self.weights, layers=self.weights.layers[:1])
+        return short
 
     def forward(self, tokens: Tensor, positions: Tensor, slots: Tensor, pages: tuple[Tensor, Tensor], batch: Batch,
                 ops: Ops) -> Tensor:
