@@ -208,9 +208,12 @@ def _arms(earlier: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]]) -> l
     known = {arm["name"]: arm for arm in earlier}
     for arm in now:
         old = known.setdefault(arm["name"], arm)
-        parts = [part for part in arm if part != "what" and old.get(part) != arm[part]]
-        if parts:
-            raise DetentError(f"the file holds another measurement: of arm {arm['name']} {', '.join(parts)} differ",
+        problems = [f"{part} was {old.get(part)} and is {value}" for part, value in arm.items()
+                    if part not in ("what", "environment") and old.get(part) != value]
+        problems += [f"{part} was {old['environment'].get(part)} and is {value}"
+                     for part, value in arm["environment"].items() if old["environment"].get(part) != value]
+        if problems:
+            raise DetentError(f"the file holds another measurement, of arm {arm['name']}: {'; '.join(problems)}",
                               "name another file, or remove it")
     return list(known.values())
 
