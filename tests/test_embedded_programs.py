@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_support import done
+from cli_support import done, refused
 from programs_support import changed, fact_records, run, varying
 
 from detent.programs.attention_cpu import TILE, attention_cpu
@@ -119,6 +119,28 @@ def test_a_tuple_of_all_families(documents: dict[str, Any], tmp_path: Path) -> N
     path = tmp_path / "tuple.json"
     done("tuple", "new", "-d", EXPERTS, path)
     assert set(CommitmentTuple.load(str(path)).families) == {"attention", "gemm", "moe", "norm"}
+
+
+def test_points_in_force(documents: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "tuple.json"
+    done("tuple", "new", "-d", EXPERTS, "--set", "gemm.rows=4", "--set", "gemm.fill=true", path)
+    stock, pinned = done("explain", "--in-force", "-d", EXPERTS), done("explain", "--in-force", "-d", EXPERTS,
+                                                                      "--tuple", path)
+
+    def shown(text: str) -> dict[str, list[str]]:
+        lines = [line.split() for line in text.splitlines() if "-cpu." in line]
+        return {line[0]: line[1:] for line in lines}
+
+    count = sum(len(document["points"]) for document in documents.values())
+    assert len(shown(stock)) == len(shown(pinned)) == count
+    assert shown(stock)["gemm-cpu.rows"] == ["–", "the", "batch"]
+    assert shown(stock)["gemm-cpu.fill"] == ["False", "knob", "fill"]
+    assert shown(pinned)["gemm-cpu.rows"] == ["4", "pin", "rows"]
+    assert shown(pinned)["gemm-cpu.fill"] == ["True", "knob", "fill"]
+    assert f"{count} of {count} are the same for every batch" in pinned
+    for arguments, expected in ((("gemm-cpu", "--in-force"), "exclude each"), (("--in-force", "--dot"), "exclude each"),
+                                (("gemm-cpu", "--tuple", path), "--tuple needs --in-force"), ((), "missing argument")):
+        assert expected in refused("explain", "-d", EXPERTS, *arguments)
 
 
 # ---- with torch ---------------------------------------------------------------------------------------------------

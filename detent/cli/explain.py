@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detent.cli.options import deployment_option, program_argument
+from detent.cli.options import deployment_option, named_program
 from detent.cli.output import show
 from detent.cli.progress import Steps
 
@@ -18,21 +18,37 @@ if TYPE_CHECKING:
 Examples:
   detent explain attention -d qwen3-30b-a3b-tp4-h200
   detent explain attention -d qwen3-30b-a3b-tp4-h200 --point num_splits
-  detent explain moe -d qwen3-30b-a3b-tp4-h200 --html moe.html""")
-@program_argument
+  detent explain moe -d qwen3-30b-a3b-tp4-h200 --html moe.html
+  detent explain --in-force -d smollm2-135m-cpu --tuple tuple.json""")
+@click.argument("program", metavar="PROGRAM", required=False, callback=named_program)
 @deployment_option
 @click.option("--point", metavar="P", help="One selection point: its values, and why it follows the batch.")
 @click.option("--pin", metavar="P", help="One pin: candidates, what rules them out and where, and what it cuts.")
 @click.option("--html", metavar="FILE", type=click.Path(dir_okay=False), help="Write the whole graph as one page.")
 @click.option("--dot", is_flag=True, help="Print the cut for Graphviz.")
 @click.option("--mermaid", is_flag=True, help="Print the cut as a Mermaid flowchart.")
-def explain_command(program: str, deployment: str, point: str | None, pin: str | None, html: str | None, dot: bool,
-                    mermaid: bool) -> None:
+@click.option("--in-force", is_flag=True, help="In place of one program: every selection point of the deployment.")
+@click.option("--tuple", "tuple_path", metavar="FILE", type=click.Path(dir_okay=False),
+              help="With --in-force: under this commitment tuple; without it as shipped.")
+@click.pass_context
+def explain_command(ctx: click.Context, program: str | None, deployment: str, point: str | None, pin: str | None,
+                    html: str | None, dot: bool, mermaid: bool, in_force: bool, tuple_path: str | None) -> None:
     """Show the cut: what is pinned, what hangs on it, and why."""
     given = [name for name, value in (("--point", point), ("--pin", pin), ("--html", html), ("--dot", dot),
-                                      ("--mermaid", mermaid)) if value]
+                                      ("--mermaid", mermaid), ("--in-force", in_force)) if value]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} exclude each other; give one")
+    if tuple_path is not None and not in_force:
+        raise click.UsageError("--tuple needs --in-force", ctx)
+    if in_force:
+        from detent.cli.in_force import in_force as points
+
+        if program is not None:
+            raise click.UsageError(f"{program} and --in-force exclude each other", ctx)
+        show(points(deployment, tuple_path))
+        return
+    if program is None:
+        raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
     from detent.solver.solve import solve
 
     with Steps(f"{program} for {deployment}") as step:

@@ -27,8 +27,8 @@ Examples:
 @click.option("--deployment", "-d", "deployments", metavar="D", multiple=True,
               help="Deployment: a name (see detent deployments) or the path of a TOML file; with --all any number.")
 @ablate_option("Also solve with one analysis switched off, and put both side by side.")
-@click.option("--all", "every", is_flag=True, help="Solve the programs that Detent runs on every GPU deployment that comes "
-              "with it, and put their pins beside the paper's.")
+@click.option("--all", "every", is_flag=True, help="Solve the programs that Detent runs on every GPU deployment that "
+              "comes with it, and put their pins beside the paper's.")
 @click.option("--family", "families", metavar="F", multiple=True, help="With --all: only this family.")
 @json_option
 @click.pass_context
