@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs_support import on_gpus
 
 from detent.runtime.coverage import Coverage, known, load, read
-from detent.runtime.deployment import known as deployments
 from detent.runtime.deployment import load as load_deployment
 from detent.runtime.errors import DetentError, UnknownName
 from detent.runtime.settings import Check, FactValue, Switch
@@ -90,7 +90,7 @@ def test_rows_say_where_and_how_they_end(engine: str) -> None:
         assert row.reads or row.status != "covered" or row.id == "E3-06", row.id  # a selection reads the batch
 
 
-@pytest.mark.parametrize("name", deployments())
+@pytest.mark.parametrize("name", on_gpus())
 def test_deployments_agree_with_the_table_of_their_engine(name: str) -> None:
     facts = load_deployment(name).facts
     coverage = load(facts["engine"]["name"], facts["engine"]["version"])
