@@ -75,6 +75,19 @@ def test_selections_up_to_the_first_difference_are_named() -> None:
     assert same is not None and same.diagnosis == "selection constant, bits differ"
 
 
+def test_a_cached_prefix_was_selected_for_by_the_request_before() -> None:
+    was = output([1], [-1], [{"gemm.rows": 64}])
+    now = replace(output([1], [-2], [{"gemm.rows": 64}]), cached=16)
+    first = output([5], [-1], [{"gemm.rows": 16}])
+    found = compare(was, now, 0, True, before=[first])
+    assert found is not None and found.points == {"gemm.rows": (-1, 64, 16)}
+    assert difference_lines(found)[2] == "gemm.rows: 64, then 16 (the cached prefix)"
+    unseen = compare(was, now, 0, True)
+    assert unseen is not None and unseen.diagnosis == "selection constant where it is told, bits differ"
+    chunked = compare(was, replace(now, cached=0, chunks=(9, 3)), 0, True)
+    assert chunked is not None and chunked.diagnosis == unseen.diagnosis
+
+
 def test_digits_are_compared_as_text() -> None:
     was, now = (Output((1,), (digits,)) for digits in (b"-0.10", b"-0.1"))
     found = compare(was, now, 0, False)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from detent.engines.interface import Output
 
 KERNEL = "selection constant, bits differ"
+PARTLY = "selection constant where it is told, bits differ"
 PROGRAM = "selection differs"
 UNKNOWN = "selections not told"
 UNSTEADY = "the reference does not repeat"
+PREFIX = -1
+"""Stands for a token's number where the prompt's cached prefix was computed."""
 ENDED = "ended"
 """Stands for the value where one of two outputs has no more tokens."""
 
@@ -25,7 +29,8 @@ class Difference:
     and ``perturbed``: both values, as text. ``tokens``: both ids. ``same_inputs`` and ``other_inputs``: how many more
     tokens differ, after the same ids and after other ids; the latter are no evidence of their own. ``copy``: which
     of several copies of the request it is. ``diagnosis``: one of this module's constants. ``points``: selection
-    points that differed up to this token: ``{point: (token, reference's value, perturbed value)}``.
+    points that differed up to this token: ``{point: (token, reference's value, perturbed value)}``, the token
+    :data:`PREFIX` where the cached prefix was computed.
     """
 
     at: int
@@ -44,10 +49,11 @@ class Difference:
                 "points": {name: list(values) for name, values in self.points.items()}}
 
 
-def compare(reference: Output, perturbed: Output, skip: int, bits: bool, copy: int = 0) -> Difference | None:
+def compare(reference: Output, perturbed: Output, skip: int, bits: bool, copy: int = 0,
+            before: Sequence[Output] = ()) -> Difference | None:
     """The first difference, or None. ``skip``: tokens of the reference that the perturbed prompt already holds.
-    ``bits``: log-probabilities are IEEE doubles, not digits. Token ids come first: where they differ, the
-    log-probabilities are those of other tokens."""
+    ``bits``: log-probabilities are IEEE doubles, not digits. ``before``: outputs that left KV in the cache, for the
+    diagnosis. Token ids come first: where they differ, the log-probabilities are those of other tokens."""
     pairs = list(zip(reference.tokens[skip:], perturbed.tokens, strict=False))
     probs = list(zip(reference.logprobs[skip:], perturbed.logprobs, strict=False))
     differing = [i for i, ((a, b), (p, q)) in enumerate(zip(pairs, probs, strict=True)) if a != b or p != q]
@@ -57,14 +63,14 @@ def compare(reference: Output, perturbed: Output, skip: int, bits: bool, copy: i
             return None
         at = min(lengths)
         was, now = (ENDED if at >= length else "goes on" for length in lengths)
-        diagnosis, points = _diagnosis(reference, perturbed, skip, at)
+        diagnosis, points = _diagnosis(reference, perturbed, skip, at, before)
         ids = _token(reference, skip + at), _token(perturbed, at)
         return Difference(skip + at, "length", was, now, ids, 0, 0, diagnosis, points, copy)
     at = differing[0]
     parted = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
     same = sum(at < i <= parted for i in differing)
     was, now = (shown(value, bits) for value in probs[at])
-    diagnosis, points = _diagnosis(reference, perturbed, skip, at)
+    diagnosis, points = _diagnosis(reference, perturbed, skip, at, before)
     return Difference(skip + at, "token" if at == parted else "logprob", was, now, pairs[at], same,
                       len(differing) - 1 - same, diagnosis, points, copy)
 
@@ -73,21 +79,32 @@ def _token(output: Output, at: int) -> int | None:
     return output.tokens[at] if at < len(output.tokens) else None
 
 
-def _diagnosis(reference: Output, perturbed: Output, skip: int,
-               at: int) -> tuple[str, dict[str, tuple[int, Any, Any]]]:
-    """What the selections say. Earlier tokens count: they wrote the KV that this one reads."""
+def _diagnosis(reference: Output, perturbed: Output, skip: int, at: int,
+               before: Sequence[Output]) -> tuple[str, dict[str, tuple[int, Any, Any]]]:
+    """What the selections say. Earlier tokens count: they wrote the KV that this one reads. A prefix that came from
+    the cache was computed by a request before, where the reference's prefill computed it."""
+    cached = bool(perturbed.cached and before)
+    pairs = [(PREFIX, reference.steps[0], step) for output in before for step in output.steps[:1]
+             if cached and reference.steps]
+    pairs += [(skip + token, was, now)
+              for token, (was, now) in enumerate(zip(reference.steps[skip:], perturbed.steps, strict=False))
+              if token <= at]
     points: dict[str, tuple[int, Any, Any]] = {}
-    steps = list(zip(reference.steps[skip:], perturbed.steps, strict=False))[:at + 1]
     told = False
-    for token, (was, now) in enumerate(steps):
+    for token, was, now in pairs:
         if was.selections is None or now.selections is None:
             continue
         told = True
         for name in sorted({*was.selections, *now.selections}):
             values = was.selections.get(name), now.selections.get(name)
             if values[0] != values[1]:
-                points.setdefault(name, (skip + token, *values))
-    return (PROGRAM if points else KERNEL) if told else UNKNOWN, points
+                points.setdefault(name, (token, *values))
+    if not told:
+        return UNKNOWN, points
+    # A step that gave no output token tells no selections.
+    whole = all(len(output.chunks or ()) <= 1 and not (output.cached and not cached)
+                for output in (reference, perturbed))
+    return PROGRAM if points else KERNEL if whole else PARTLY, points
 
 
 def shown(logprob: bytes, bits: bool) -> str:

@@ -191,7 +191,8 @@ class Runner:
         return self._other
 
     def _differences(self, reference: Served, perturbed: Served, skip: int) -> list[Difference]:
-        found = (compare(reference.subject, output, skip, self._bits, copy)
+        before = [output for batch in perturbed.before for output in batch]
+        found = (compare(reference.subject, output, skip, self._bits, copy, before)
                  for copy, output in enumerate(perturbed.subjects))
         return [difference for difference in found if difference is not None]
 

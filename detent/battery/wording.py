@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from detent.battery.compare import Difference
+from detent.battery.compare import PREFIX, Difference
 from detent.battery.report import VERDICTS, Report, counts
 from detent.battery.workload import SHORT
 
@@ -52,7 +52,8 @@ def difference_lines(difference: Difference) -> list[str]:
         later.append(f"{difference.other_inputs} more have other inputs (token ids)")
     lines.append("; ".join([difference.diagnosis, *later]))
     points = list(difference.points.items())
-    lines += [f"{name}: {was!r}, then {now!r} (token {at})" for name, (at, was, now) in points[:SHOWN_POINTS]]
+    lines += [f"{name}: {was!r}, then {now!r} ({'the cached prefix' if at == PREFIX else f'token {at}'})"
+              for name, (at, was, now) in points[:SHOWN_POINTS]]
     if len(points) > SHOWN_POINTS:
         lines.append(f"... {len(points)} points in all")
     return lines
