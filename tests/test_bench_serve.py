@@ -22,7 +22,7 @@ from detent.bench.load import drive
 from detent.bench.metrics import measured
 from detent.bench.page import page
 from detent.bench.serve import Document, Plan, checked, maximum, serve
-from detent.bench.summary import matrix, summary
+from detent.bench.summary import matrix, milliseconds, summary
 from detent.bench.workloads import Load, loads, replay, traffic
 from detent.engines.interface import Output
 from detent.runtime.errors import BadFile, BadInput, DetentError
@@ -153,6 +153,10 @@ def test_the_page_takes_names_as_text(document: Document) -> None:
     nasty["summary"] = document["summary"]
     assert "<script" not in page(nasty) and "&lt;/title&gt;&lt;script&gt;" in page(nasty)
     assert "&lt;b&gt;&amp;x" in plots.legend(["<b>&x"])
+
+
+def test_times_are_shown_to_three_digits() -> None:
+    assert [milliseconds(seconds) for seconds in (0.0123456, 0.9994, 3.8042)] == ["12.3", "999", "3,804"]
 
 
 def test_ticks_are_round_and_inside() -> None:

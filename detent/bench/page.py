@@ -11,7 +11,7 @@ from typing import Any
 
 from detent.bench import plots
 from detent.bench.arms import BASE
-from detent.bench.summary import described
+from detent.bench.summary import described, milliseconds
 from detent.bench.workloads import LOADS
 
 Document = Mapping[str, Any]
@@ -102,7 +102,7 @@ def _cells(cells: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _spread(value: Sequence[float]) -> str:
-    median, least, greatest = (f"{1000 * part:.3g}" for part in value)
+    median, least, greatest = (milliseconds(part) for part in value)
     return f"{median}<small>{least} – {greatest}</small>"
 
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from detent.bench.arms import BASE, DETENT
+from detent.bench.summary import milliseconds
 
 GREY, GREEN, INK, FAINT = "#94a3b8", "#15803d", "#0f172a", "#e2e8f0"
 TINTS = ("#2563eb", "#ea580c", "#9333ea", "#0891b2", "#db2777", "#ca8a04", "#65a30d", "#4f46e5")
@@ -88,8 +89,9 @@ def percentiles(cells: Mapping[str, Mapping[str, Any]], arms: Sequence[str]) -> 
             for p in ("p50", "p90", "p99"):
                 median, least, greatest = (1000 * value for value in cell[p])
                 parts.append(_whisker(x, y(least), y(greatest)))
-                parts.append(_mark(p, x, y(median), paint[arm], f"{load}, {arm}: {p} {median:.3g} ms "
-                                   f"({least:.3g} – {greatest:.3g})"))
+                told = " – ".join(milliseconds(value) for value in cell[p][1:])
+                parts.append(_mark(p, x, y(median), paint[arm],
+                                   f"{load}, {arm}: {p} {milliseconds(cell[p][0])} ms ({told})"))
         parts.append(_label(LEFT + (i + 0.5) * wide, 300, load, _growing(by_arm, arms)))
         if i:
             parts.append(_line(LEFT + i * wide, TOP, LEFT + i * wide, 300, FAINT, 1))

@@ -149,6 +149,11 @@ def changed(runs: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> dict[str,
     return found
 
 
+def milliseconds(seconds: float) -> str:
+    """To three digits."""
+    return f"{1000 * seconds:.3g}" if seconds < 1 else f"{1000 * seconds:,.0f}"
+
+
 def described(name: str) -> str:
     """A load in words."""
     load: Load = LOADS[name]

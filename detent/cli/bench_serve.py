@@ -72,7 +72,7 @@ def serve_command(engine: str, model: str | None, arms: str, workloads: str, sca
 def sections(document: Mapping[str, Any]) -> list[Section]:
     """The summary as text."""
     from detent.bench.page import headline, notes
-    from detent.bench.summary import described
+    from detent.bench.summary import described, milliseconds
     from detent.solver.views.sections import Paragraph, Table
 
     found = document["summary"]
@@ -81,7 +81,7 @@ def sections(document: Mapping[str, Any]) -> list[Section]:
     for load, by_arm in found["cells"].items():
         for index, (arm, cell) in enumerate(by_arm.items()):
             ratio, marks, (median, least, greatest) = cell["ratio"], notes(cell), cell["p50"]
-            times = [f"{1000 * cell[name][0]:.3g}" for name in ("p50", "p90", "p99", "ttft", "step")]
+            times = [milliseconds(cell[name][0]) for name in ("p50", "p90", "p99", "ttft", "step")]
             times.insert(1, f"{least / median:.2f} – {greatest / median:.2f}")
             rows.append(("" if index else load, arm, f"{ratio['p50']:.3f}" if ratio else "", *times,
                          f"{cell['tokens_per_s'][0]:.4g}" + ("*" if marks else "")))
