@@ -2,8 +2,9 @@
 
 A row's bits depend on the row's own query and keys, on the stride, and on nothing else: not on the other requests, on
 whether the row is decoded, prefilled whole or in chunks or reads its prefix from the cache, nor on the page size.
-``attention_split_triton`` says why. What a program pins is the stride; the count of splits only has to cover the
-longest request, and splits behind a request's last key are never computed.
+``attention_split_sm90.cu`` (Hopper, through ``attention_split_cuda``) and ``attention_split_triton`` (elsewhere) say
+why. What a program pins is the stride; the count of splits only has to cover the longest request, and splits behind a
+request's last key are never computed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 HEAD_DIMS = (64, 96, 128, 256)
 MAX_SPLITS = 256
 MAX_BATCH = 4096
-MIN_STRIDE, MAX_STRIDE = 256, 16384
+MIN_STRIDE, MAX_STRIDE, STRIDE_STEP = 256, 16384, 128  # the step is a multiple of every kernel's KV block
 UNSPLIT = 1 << 30  # the stride of one split: no request reaches it
 SPLIT_ROWS = 64  # rows of a split program's tile: those of one warpgroup's MMA
 LOG2_E = 1.4426950408889634
@@ -160,7 +161,7 @@ def _device() -> _Device:
 
 @functools.cache
 def implementation() -> str:
-    """``"sm90"`` (CUDA, on Hopper GPUs where nvcc is found) or ``"triton"``; ``DETENT_ATTENTION_SPLIT`` chooses.
+    """``"sm90"`` (CUDA, on Hopper GPUs where nvcc is found) or ``"triton"``; ``DETENT_ATTENTION_SPLIT`` overrules.
 
     One process uses one of them for everything. Between them a row's bits differ, so a commitment tuple names it.
     """
@@ -173,7 +174,7 @@ def implementation() -> str:
     if chosen:
         return chosen
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-    return "sm90" if hopper and attention_split_cuda.compiler() else "triton"
+    return "sm90" if hopper and attention_split_cuda.available() else "triton"
 
 
 def _partials(torch: Any, q: Tensor, rows: int, head_dim: int, direct: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -225,8 +226,8 @@ def _check(
     _refuse(max_seqlen_q < 1 or not 1 <= max_context < UNSPLIT, "max_seqlen_q and max_context begin at 1")
     _refuse(max_context > table.shape[1] * page, f"{table.shape[1]} pages of {page} do not hold {max_context} tokens")
     _refuse(not 1 <= num_splits <= MAX_SPLITS, f"{num_splits} splits are not 1 to {MAX_SPLITS}")
-    _refuse(not MIN_STRIDE <= stride <= MAX_STRIDE or stride % SHAPES[head_dim].block != 0,
-            f"stride {stride} is no multiple of {SHAPES[head_dim].block} from {MIN_STRIDE} to {MAX_STRIDE}")
+    _refuse(not MIN_STRIDE <= stride <= MAX_STRIDE or stride % STRIDE_STEP != 0,
+            f"stride {stride} is no multiple of {STRIDE_STEP} from {MIN_STRIDE} to {MAX_STRIDE}")
     _refuse(num_splits > 1 and num_splits * stride < max_context,
             f"{num_splits} splits of {stride} do not cover {max_context} tokens")
     _refuse(scale is not None and not (0.0 < scale < math.inf), f"softmax scale {scale} is not positive")

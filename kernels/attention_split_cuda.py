@@ -49,6 +49,11 @@ def compiler() -> str | None:
     return shutil.which("nvcc", path=os.pathsep.join([*places, os.environ.get("PATH", ""), "/usr/local/cuda/bin"]))
 
 
+def available() -> bool:
+    """Whether the code can be built: nvcc and the sources are there."""
+    return compiler() is not None and all((Path(__file__).parent / source).exists() for source in SOURCES)
+
+
 def _folder() -> Path:
     named = os.environ.get("DETENT_CACHE_DIR")
     shared = os.environ.get("XDG_CACHE_HOME")

@@ -222,6 +222,7 @@ def strided_to_device(value: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("change", "message"), [
     ({"split_stride": 300}, "stride 300"),
     ({"split_stride": 128}, "stride 128"),
+    ({"split_stride": 320}, "stride 320"),
     ({"split_stride": 32768}, "stride 32768"),
     ({"num_splits": 257}, "257 splits"),
     ({"num_splits": 2, "max_context": 600}, "do not cover"),
