@@ -91,6 +91,7 @@ class Runner:
     def __init__(self, target: Target) -> None:
         self._target, self._bits = target, target.traits.resolution.endswith("bits")
         self._served: dict[Scenario, Served] = {}
+        self._repeats: dict[Scenario, bool] = {}
         self._other: Target | None = None
         self._failures = 0
 
@@ -134,6 +135,7 @@ class Runner:
             self._failures += 1
         if not self._target.traits.can_flush:
             self._served.clear()  # its prompts are this cell's own
+            self._repeats.clear()
         return replace(result, seconds=time.monotonic() - started)
 
     def _judged(self, cell: Cell) -> Result:
@@ -198,12 +200,12 @@ class Runner:
 
     def _steady(self, reference: Served, differences: list[Difference]) -> list[Difference]:
         """The differences, with another diagnosis where the reference does not come out the same once more."""
-        again = self._run(reference.scenario)
-        if any(broken(output, self._bits) for output in again.subjects):
-            return differences
-        if compare(reference.subject, again.subject, 0, self._bits) is None:
-            return differences
-        return [replace(difference, diagnosis=UNSTEADY) for difference in differences]
+        scenario = reference.scenario
+        if scenario not in self._repeats:
+            again = self._run(scenario)
+            self._repeats[scenario] = any(broken(output, self._bits) for output in again.subjects) or \
+                compare(reference.subject, again.subject, 0, self._bits) is None
+        return differences if self._repeats[scenario] else [replace(d, diagnosis=UNSTEADY) for d in differences]
 
 
 def _asked(served: Served) -> list[tuple[Output, Submission]]:
