@@ -2,18 +2,21 @@
 
 Two kernels. *whole* is torch's scaled_dot_product_attention, one request after the other, over all its keys at once;
 what it adds in which order hangs on how many keys and queries a request has in this step. *split* takes tiles of
-queries and splits of keys that begin at absolute multiples of their sizes, of all requests at once. As shipped, the KV
-tokens that each core has to read decide on the size of splits, and the numbers of requests and queries on the kernel.
+queries and splits of keys that begin at absolute multiples of their sizes, of all requests at once. As shipped, the
+number of requests a core and the KV tokens a request decide: many short ones are faster together, few or long ones
+alone, and so are prompts.
 """
 
 from __future__ import annotations
 
-from detent.lang import Unpinnable, assume, record, require, selection
+from detent.lang import Unpinnable, assume, knob, record, require, selection
 from detent.programs.fa3 import cdiv
-from detent.programs.facts import Embedded, Limits, Machine
+from detent.programs.facts import Embedded, Limits, Machine, Model
 from detent.programs.measured import row_for
 
-TILE = 8  # queries of one request in one product, where not every request has just one
+TILES = (1, 2, 4, 8, 16, 32)  # queries of one request in one product
+STRIDES = (64, 128, 256, 512)  # keys of one split
+ROWS = 8  # of a product, to which the kernel fills up a tile's queries times the query heads of a KV head
 
 
 @record
@@ -22,25 +25,28 @@ class Call:
 
     b: Unpinnable[int]  # requests: sizes buffers
     max_seqlen_q: Unpinnable[int]  # query tokens of the request that has most
-    total_q: Unpinnable[int]  # query tokens of all requests: sizes buffers
     total_k: Unpinnable[int]  # KV tokens of all requests
 
 
+def full_tile(model: Model) -> int:
+    """The most queries that leave a product at its least number of rows."""
+    group = model.num_attention_heads // model.num_key_value_heads
+    return max(tile for tile in TILES if tile == 1 or tile * group <= ROWS)
+
+
 @selection(family="attention")
-def attention_cpu(machine: Machine, embedded: Embedded, limits: Limits, call: Call) -> dict[str, object]:
+def attention_cpu(model: Model, machine: Machine, embedded: Embedded, limits: Limits, call: Call) -> dict[str, object]:
     """The kernel, queries of a tile and keys of a split."""
     assume(1 <= call.b <= limits.max_num_seqs)
     assume(1 <= call.max_seqlen_q <= limits.max_num_batched_tokens)
-    assume(1 <= call.total_q <= limits.max_num_batched_tokens)
     assume(1 <= call.total_k <= limits.max_num_seqs * limits.max_context)
-    assume(call.b <= call.total_q)
-    assume(call.max_seqlen_q <= call.total_q)
-    assume(call.total_q <= call.total_k)
+    assume(call.b <= call.total_k)
+    assume(call.max_seqlen_q <= call.total_k)
 
-    measured = embedded.attention[row_for(embedded.attention, cdiv(call.total_k, machine.cores))]
-    split = call.b >= measured["requests"] and call.total_q <= call.b * measured["queries"]
-    query_rows = 1 if call.max_seqlen_q == 1 else TILE
-    split_stride = measured["split_stride"]
+    query_rows = knob("query_rows", TILES, default=full_tile(model))
+    split_stride = knob("split_stride", STRIDES, default=128)
+    measured = embedded.attention[row_for(embedded.attention, cdiv(call.total_k, call.b))]
+    split = call.max_seqlen_q == 1 and call.b >= machine.cores * measured["requests"]
 
     require(split, "what torch adds up at once hangs on the step's keys and queries")
     require(split_stride % embedded.page_size == 0, "splits are whole pages")

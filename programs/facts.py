@@ -94,7 +94,7 @@ class Embedded:
 
     page_size: int  # tokens in a page of the KV cache
     gemm: Table  # by rows of the activations: for every layer 1 where packed weights are faster, else 0
-    attention: Table  # by KV tokens a core: tokens of a split, and from where on splits are faster
+    attention: Table  # by KV tokens a request: requests a core from which on splits are faster
     moe: Table  # by tokens: 1 where packed weights are faster, else 0
     norm: Table  # by rows: 1 where torch's own norm is faster, else 0
 

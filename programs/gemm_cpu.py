@@ -1,4 +1,5 @@
-"""``gemm-cpu``: what the embedded engine runs for linear layers and the output head.
+"""``gemm-cpu``: what the embedded engine runs for linear layers and the output head. A router is
+``moe-cpu``'s.
 
 Two kernels. *plain* is a BLAS product of a tile of rows; in which order BLAS adds hangs on how many rows the tile has.
 *packed* is oneDNN's product with weights in a blocked layout, which adds in ascending K whatever the number of rows.
@@ -11,7 +12,7 @@ from detent.lang import Unpinnable, assume, knob, record, require, selection
 from detent.programs.facts import Embedded, Limits
 from detent.programs.measured import none_packed, row_for
 
-LAYERS = ("qkv", "output", "gate_up", "down", "router", "logits")
+LAYERS = ("qkv", "output", "gate_up", "down", "logits")
 
 
 @record

@@ -1,8 +1,8 @@
 """``moe-cpu``: what the embedded engine runs for expert layers.
 
-Tokens are sorted by expert, and each expert's rows go through two matrix products of the kernels that ``gemm-cpu``
-has. How many rows an expert has hangs on all tokens of the batch. As shipped, a table says by token count which kernel
-is faster, and no tile is filled up.
+The router, and two matrix products an expert with the rows that chose it, by the kernels that ``gemm-cpu`` has. How
+many rows an expert has hangs on all tokens of the batch. As shipped, a table says by token count which kernel is
+faster, and each product takes all of its rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from detent.lang import Unpinnable, assume, knob, record, require, selection
 from detent.programs.facts import Embedded, Limits, Moe
 from detent.programs.measured import none_packed, row_for
 
-TILES = (4, 8, 16, 32, 64)  # rows of one expert in one product
+TILES = (4, 8, 16, 32, 64)  # rows of one product, where tiles are filled up
 
 
 @record
@@ -23,11 +23,12 @@ class Call:
 
 @selection(family="moe")
 def moe_cpu(moe: Moe, embedded: Embedded, limits: Limits, call: Call) -> dict[str, object]:
-    """The kernel of both products, rows of a tile, and whether an expert's last tile is filled up."""
+    """The kernel of all products, rows of a tile, and whether the last tile is filled up."""
     assume(1 <= call.num_tokens <= limits.max_num_batched_tokens)
     require(moe.num_experts_per_tok <= moe.num_experts, "a token's experts are distinct")
     fill = knob("fill", (False, True), default=none_packed(embedded.moe, ("packed",)))
-    rows = knob("rows", TILES, default=16)
+    tile = knob("tile", TILES, default=8)
     packed = embedded.moe[row_for(embedded.moe, call.num_tokens)]["packed"] == 1
     require(fill or packed, "a plain product's bits are those of a full tile")
+    rows = tile if fill else limits.max_num_batched_tokens
     return {"kernel": "packed" if packed else "plain", "rows": rows, "fill": fill}

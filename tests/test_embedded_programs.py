@@ -11,7 +11,7 @@ import pytest
 from cli_support import done, refused
 from programs_support import changed, fact_records, run, varying
 
-from detent.programs.attention_cpu import TILE, attention_cpu
+from detent.programs.attention_cpu import attention_cpu
 from detent.programs.gemm_cpu import LAYERS, gemm_cpu
 from detent.programs.measured import row_for
 from detent.programs.moe_cpu import moe_cpu
@@ -53,39 +53,51 @@ def test_without_packed_weights_full_tiles_are_the_default() -> None:
     assert (points["fill"], points["rows"], broken) == (True, 8, [])
     points, broken = run(moe_cpu, fact_records(moe_cpu, changed(EXPERTS, embedded={"moe": {8: {"packed": 0}}})),
                          num_tokens=3)
-    assert (points["fill"], points["kernel"], broken) == (True, "plain", [])
+    assert (points["fill"], points["kernel"], points["rows"], broken) == (True, "plain", 8, [])
+    records = fact_records(moe_cpu, changed(EXPERTS, embedded={"moe": {2: {"packed": 0}, 8: {"packed": 1}}}))
+    for count, kernel in ((2, "plain"), (3, "packed")):
+        points, broken = run(moe_cpu, records, num_tokens=count)
+        assert (points["fill"], points["kernel"], points["rows"]) == (False, kernel, 1024)
+        assert len(broken) == (kernel == "plain")
 
 
-def test_attention_follows_keys_requests_and_queries() -> None:
-    table = {64: {"split_stride": 64, "requests": 4, "queries": 2}, 1024: {"split_stride": 256, "requests": 2,
-                                                                          "queries": 3}}
-    records = fact_records(attention_cpu, changed(DENSE, embedded={"attention": table}, machine={"cores": 2}))
+def test_attention_follows_requests_keys_and_cores() -> None:
+    table = {64: {"requests": 2}, 256: {"requests": 3}, 1024: {"requests": 900}}
 
-    def points(b: int, max_q: int, total_q: int, total_k: int) -> tuple[Any, ...]:
-        found, broken = run(attention_cpu, records, b=b, max_seqlen_q=max_q, total_q=total_q, total_k=total_k)
+    def kernel(b: int, max_q: int, total_k: int, cores: int = 2) -> str:
+        records = fact_records(attention_cpu, changed(DENSE, embedded={"attention": table}, machine={"cores": cores}))
+        found, broken = run(attention_cpu, records, b=b, max_seqlen_q=max_q, total_k=total_k)
+        assert found["query_rows"] == 2 and found["split_stride"] == 128
         assert [v.message for v in broken] == ([] if found["kernel"] == "split" else [
             "what torch adds up at once hangs on the step's keys and queries"])
-        return tuple(found.values())
+        return str(found["kernel"])
 
-    assert points(4, 1, 4, 128) == ("split", 1, 64)
-    assert points(4, 1, 4, 129) == ("split", 1, 256)
-    assert points(3, 1, 3, 128) == ("whole", 1, 64)
-    assert points(2, 1, 2, 129) == ("split", 1, 256)
-    assert points(4, 5, 8, 128) == ("split", TILE, 64)
-    assert points(4, 6, 9, 128) == ("whole", TILE, 64)
-    assert points(1, 1, 1, 999999) == ("whole", 1, 256)
+    assert [kernel(b, 1, 64 * b) for b in (3, 4)] == ["whole", "split"]
+    assert [kernel(4, 1, keys) for keys in (256, 257)] == ["split", "whole"]
+    assert [kernel(6, 1, keys) for keys in (6 * 256, 6 * 256 + 1)] == ["split", "whole"]
+    assert [kernel(8, 1, 512, cores) for cores in (4, 5)] == ["split", "whole"]
+    assert kernel(4, 2, 256) == "whole"
+
+
+def test_tiles_fill_the_least_product() -> None:
+    """Query heads of a KV head times queries of a tile: at most 8 rows, if one query has no more."""
+    for heads, kv_heads, rows in ((9, 3, 2), (4, 2, 4), (8, 8, 8), (32, 2, 1), (8, 1, 1)):
+        records = fact_records(attention_cpu, changed(DENSE, model={"num_attention_heads": heads,
+                                                                    "num_key_value_heads": kv_heads}))
+        assert run(attention_cpu, records, b=1, max_seqlen_q=1, total_k=1)[0]["query_rows"] == rows
 
 
 def test_points_of_random_batches() -> None:
     records, rng = fact_records(attention_cpu, DENSE), random.Random(0)
     samples = []
     for _ in range(300):
-        lengths = [(rng.choice([1, 1, rng.randint(1, 100)]), rng.randint(100, 8192)) for _ in range(rng.randint(1, 9))]
-        points, broken = run(attention_cpu, records, b=len(lengths), max_seqlen_q=max(q for q, _ in lengths),
-                             total_q=sum(q for q, _ in lengths), total_k=sum(k for _, k in lengths))
+        b = rng.randint(1, 9)
+        lengths = [(rng.choice([1, 1, 1, rng.randint(1, 100)]), rng.randint(100, 120)) for _ in range(b)]
+        points, broken = run(attention_cpu, records, b=b, max_seqlen_q=max(q for q, _ in lengths),
+                             total_k=sum(k for _, k in lengths))
         assert {v.kind for v in broken} <= {"require"}
         samples.append(points)
-    assert {"kernel", "query_rows"} <= varying(samples)
+    assert varying(samples) == {"kernel"}
 
 
 def test_norm_takes_rows_of_every_head() -> None:
@@ -96,11 +108,10 @@ def test_norm_takes_rows_of_every_head() -> None:
 
 def test_solutions(documents: dict[str, Any]) -> None:
     assert {name: [pin["name"] for pin in d["pins"]] for name, d in documents.items() if name != "norm-cpu"} == {
-        "attention-cpu": ["split", "query_rows", "split_stride"], "gemm-cpu": ["rows"], "moe-cpu": ["packed"]}
-    attention = documents["attention-cpu"]["default"]
-    assert (attention["split"], attention["query_rows"]) == (True, TILE)
+        "attention-cpu": ["split"], "gemm-cpu": ["rows"], "moe-cpu": []}
+    assert documents["attention-cpu"]["default"] == {"split": True, "query_rows": 4, "split_stride": 128}
     assert documents["gemm-cpu"]["default"] == {"rows": 1024, "fill": False}
-    assert documents["moe-cpu"]["default"] == {"packed": True, "fill": False, "rows": 16}
+    assert documents["moe-cpu"]["default"] == {"fill": True, "tile": 8}
     for name, document in documents.items():
         assert document["legality"]["sampled"] == 0, name
 
@@ -185,7 +196,7 @@ def test_ops_select_by_the_tuple(documents: dict[str, Any]) -> None:
                                              for point in document["points"]}
     stock = Ops.stock(facts)
     assert stock.points_in_force() == {}
-    weight = torch.zeros(8, 128)
+    weight = torch.zeros(9, 128)
     for rows in (1, 5):
         stock.linear(torch.zeros(rows, 128), weight)
         assert stock.points_in_force()["gemm-cpu.rows"] == (1 if rows == 1 else 8)

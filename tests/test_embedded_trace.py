@@ -94,7 +94,7 @@ def test_an_error_inside_of_an_operation_closes_it(ops: Ops, x: Any) -> None:
 
 def test_more_rows_than_were_solved_for_are_refused(ops: Ops) -> None:
     with pytest.raises(Violation, match="num_rows"):
-        ops.linear(torch.zeros(1025, 128), torch.zeros(8, 128))
+        ops.linear(torch.zeros(1025, 128), torch.zeros(9, 128))
 
 
 # ---- invariance at start-up -------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def deployment(config: Config, limits: Limits, cores: int, *, dtype: str = "fp32
 
 def _sections(config: Config, limits: Limits, cores: int, dtype: str, packed: bool) -> dict[str, dict[str, Any]]:
     kind = "" if packed else "_plain"
-    tables = {name: {"json": f"{TABLES}/{name}{kind if name in ('gemm', 'moe') else ''}.json"}
+    tables = {name: {"json": f"{TABLES}/{name}{kind if name == 'gemm' else ''}.json"}
               for name in ("gemm", "attention", "moe", "norm")}
     sections: dict[str, dict[str, Any]] = {
         "model": {

@@ -67,7 +67,10 @@ class Ops:
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """``x[M, K]`` times ``weight[N, K]``: ``[M, N]``."""
         with self.inside:
-            self._points["gemm"] = points = self._gemm(x.shape[0])
+            if self._moe is not None and weight.shape == self.selectors.router:
+                self._points["moe"] = points = self._moe(x.shape[0])
+            else:
+                self._points["gemm"] = points = self._gemm(x.shape[0])
             return self._product(self.kernel(weight, points), points, x, weight)
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -80,8 +83,7 @@ class Ops:
         """Causal attention of ``q[T, heads, hd]`` to ``k_pages`` and ``v_pages[P, page, kv_heads, hd]``, which hold the
         step's own keys and values too: ``[T, heads, hd]``. Scores are scaled by ``hd ** -0.5``."""
         with self.inside:
-            self._points["attention"] = points = self._attention(len(batch.lengths), batch.longest_query, batch.rows,
-                                                                 batch.keys)
+            self._points["attention"] = points = self._attention(len(batch.lengths), batch.longest_query, batch.keys)
             if points["kernel"] == "whole":
                 return embedded_attention.whole(q, k_pages, v_pages, batch.query_start, batch.lengths, batch.tables,
                                                 batch.page)
@@ -120,8 +122,8 @@ class Ops:
             return embedded_norm.argmax(x)
 
     def kernel(self, weight: Tensor, points: Mapping[str, Any]) -> str:
-        """The kernel for a weight ``[N, K]`` of a linear layer, of the points of ``gemm-cpu``."""
-        kernel: str = points[self._layers.get(weight.shape, "kernel.qkv")]
+        """The kernel for a weight ``[N, K]`` of a linear layer, of the points of ``gemm-cpu`` or ``moe-cpu``."""
+        kernel: str = points["kernel"] if "kernel" in points else points[self._layers.get(weight.shape, "kernel.qkv")]
         return kernel
 
     def _product(self, kernel: str, points: Mapping[str, Any], x: Tensor, weight: Tensor) -> Tensor:

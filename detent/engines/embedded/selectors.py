@@ -70,11 +70,13 @@ class Selectors:
         model = self.deployment.facts["model"]
         hidden, inner, head = model["hidden_size"], model["intermediate_size"], model["head_dim"]
         heads, kv_heads = model["num_attention_heads"], model["num_key_value_heads"]
-        shapes = {"qkv": ((heads + 2 * kv_heads) * head, hidden), "output": (hidden, heads * head),
-                  "gate_up": (2 * inner, hidden), "down": (hidden, inner), "logits": (model["vocab_size"], hidden)}
-        if "moe" in self.deployment.facts:
-            shapes["router"] = (self.deployment.facts["moe"]["num_experts"], hidden)
-        return shapes
+        return {"qkv": ((heads + 2 * kv_heads) * head, hidden), "output": (hidden, heads * head),
+                "gate_up": (2 * inner, hidden), "down": (hidden, inner), "logits": (model["vocab_size"], hidden)}
+
+    @cached_property
+    def router(self) -> tuple[int, int]:
+        """``(N, K)`` of the routers' weights, which are ``moe-cpu``'s."""
+        return self.deployment.facts["moe"]["num_experts"], self.deployment.facts["model"]["hidden_size"]
 
     def boundaries(self, max_tokens: int) -> tuple[int, ...]:
         """Token counts up to ``max_tokens`` at which an unpinned selection changes."""

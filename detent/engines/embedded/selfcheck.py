@@ -64,7 +64,8 @@ def _distinct(weights: Weights) -> list[Tensor]:
 
 def _linear(ops: Ops, weight: Tensor, generator: torch.Generator) -> None:
     size, width = weight.shape
-    points = ops.selectors.select["gemm"](1)
+    router = "moe" in ops.selectors.select and tuple(weight.shape) == ops.selectors.router
+    points = ops.selectors.select["moe" if router else "gemm"](1)
     if ops.kernel(weight, points) == "plain" and weight.data_ptr() % ALIGNMENT:
         raise DetentError(f"a weight of {size} x {width} does not begin at a multiple of {ALIGNMENT} bytes",
                           "copy it: the bits of a plain product hang on where it was loaded to")
@@ -122,7 +123,7 @@ def _attention(ops: Ops, like: Tensor, generator: torch.Generator) -> None:
     """The last rows of a request, prefilled at once and beside others, against each one decoded alone."""
     facts = ops.selectors.deployment.facts
     model, limits, page = facts["model"], facts["limits"], facts["embedded"]["page_size"]
-    stride = ops.selectors.select["attention"](1, 1, 1, 1)["split_stride"]
+    stride = ops.selectors.select["attention"](1, 1, 1)["split_stride"]
     length = min(stride + KEYS, limits["max_context"])
     rows = min(KEYS, length, limits["max_num_batched_tokens"] - 2)
     if rows < 1:
