@@ -110,7 +110,8 @@ def attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: Plan, query_row
     mixed = torch.empty_like(tiles)
     for group in plan.groups:
         mixed[group.tiles] = _mixed(tiles[group.tiles], k_pages, v_pages, group).to(q.dtype)
-    return mixed[:, :, :group_rows].unflatten(2, sizes)[plan.tile, :, :, plan.place].reshape(-1, heads, dim)
+    rows: Tensor = mixed[:, :, :group_rows].unflatten(2, sizes)[plan.tile, :, :, plan.place]
+    return rows.reshape(-1, heads, dim)
 
 
 def whole(q: Tensor, k_pages: Tensor, v_pages: Tensor, starts: Sequence[int], lengths: Sequence[int], tables: Tensor,

@@ -49,7 +49,7 @@ def check(run: Callable[[], object], ops: Ops) -> None:
 
 class _Watch(TorchDispatchMode):
     def __init__(self, ops: Ops) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._inside = ops.inside
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
