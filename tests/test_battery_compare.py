@@ -212,6 +212,19 @@ def test_the_fresh_process_is_closed() -> None:
     assert len(made) == 1 and made[0].closed
 
 
+def test_a_fresh_process_with_another_tuple_is_no_restart() -> None:
+    class Edited(Fake):
+        def fresh(self) -> Fake:
+            other = super().fresh()
+            other.traits = replace(other.traits, environment={"tuple": "other"})
+            return other
+
+    report = reports(Edited(max_seqs=20, environment={"tuple": "this"}), sets=("extended",))
+    result = by_name(report)["restart-alone"]
+    assert result.verdict == COULD_NOT_RUN and report.exit_code == 2
+    assert result.reason == "the new process has another tuple; run the battery again"
+
+
 def test_results_go_through_json() -> None:
     report = reports(Fake(lambda v: int(len(v.batch) > 3), lambda v: {"gemm.rows": len(v.batch)}), random=3)
     content = json.loads(json.dumps(report.as_json()))

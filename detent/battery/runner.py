@@ -185,11 +185,17 @@ class Runner:
         return Served(scenario, tuple(target.run(scenario.batch)), before)
 
     def _restarted(self) -> Target:
+        """The fresh process. Raises DetentError where it is another engine: sources or a tuple changed meanwhile."""
         if self._other is None:
             try:
                 self._other = self._target.fresh()
             except DetentError as error:
                 raise CannotRestart(str(error)) from error
+        was, now = self._target.traits, self._other.traits
+        different = [name for name in sorted({*was.environment, *now.environment})
+                     if was.environment.get(name) != now.environment.get(name)]
+        if different:
+            raise DetentError(f"the new process has another {', '.join(different)}", "run the battery again")
         return self._other
 
     def _differences(self, reference: Served, perturbed: Served, skip: int) -> list[Difference]:
