@@ -24,6 +24,7 @@ class EmbeddedTarget:
 
     def __init__(self, engine: Engine, arm: str, options: dict[str, Any]) -> None:
         self.engine, self.arm, self.options = engine, arm, options
+        self._traits: Traits | None = None
 
     @classmethod
     def open(cls, model: str = SMOLLM2, *, arm: str = DETENT, commitment: str | None = None, dtype: str = "float32",
@@ -49,7 +50,9 @@ class EmbeddedTarget:
     @property
     def traits(self) -> Traits:
         model, limits, ops = self.engine.model, self.engine.limits, self.engine.ops
-        return Traits(
+        if self._traits is not None and self._traits.environment["tuple"] == ops.hash:
+            return self._traits
+        self._traits = Traits(
             name=f"embedded {self.arm}", engine="embedded", arm=self.arm, model=model.config.name,
             vocabulary=model.config.vocabulary, context=limits.context, page=limits.page, budget=limits.budget,
             max_seqs=limits.max_seqs, boundaries=ops.boundaries(limits.budget), special=model.config.special,
@@ -58,6 +61,7 @@ class EmbeddedTarget:
                          "cpu": torch.backends.cpu.get_cpu_capability(),
                          "dtype": str(model.dtype).removeprefix("torch."), "weights": model.identity,
                          "tuple": ops.hash})
+        return self._traits
 
     def run(self, submissions: Sequence[Submission]) -> list[Output]:
         return self.engine.run(submissions)

@@ -1,0 +1,217 @@
+"""The embedded engine: batching, chunks, prefixes, pre-emption and tuples leave a request's bits alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from embedded_support import bits, engine, ops, prompt, request, serve  # noqa: E402
+
+from detent.engines.embedded.engine import Record, Refused  # noqa: E402
+from detent.engines.interface import Request, Sampling, Submission  # noqa: E402
+
+MODELS = ("tiny", "tiny-moe")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_request_keeps_its_bits_in_any_company(name: str) -> None:
+    served = engine(name)
+    greedy, seeded = request(20, 8), request(33, 8, 1, temperature=0.8, top_p=0.9, seed=5)
+    alone = [bits(serve(served, each)[0]) for each in (greedy, seeded)]
+    assert len(alone[0][0]) == 8 and alone[0] != alone[1]
+    chosen = random.Random(2)
+    for _ in range(3):
+        served.flush()
+        batch = [request(chosen.randrange(1, 90), chosen.randrange(1, 10), salt, temperature=chosen.choice((0.0, 1.0)))
+                 for salt in range(2, 2 + chosen.randrange(1, 6))]
+        places = chosen.sample(range(len(batch) + 2), 2)
+        for place, each in sorted(zip(places, (greedy, seeded), strict=True)):
+            batch.insert(place, each)
+        outputs = serve(served, *batch)
+        assert [bits(outputs[batch.index(each)]) for each in (greedy, seeded)] == alone
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_chunks_and_decoding_and_prefixes_give_the_same_bits(name: str) -> None:
+    whole = serve(engine(name, budget=256), request(150, 6))[0]
+    assert whole.chunks == (150,) and whole.cached == 0
+    pieces = serve(engine(name, budget=37), request(150, 6))[0]
+    assert pieces.chunks == (37, 37, 37, 37, 2) and bits(pieces) == bits(whole)
+    served = engine(name)
+    serve(served, request(75, 1))  # 75 of the prompt's tokens, of which the last page has 11
+    again = serve(served, request(150, 6))[0]
+    assert again.cached == 75 and again.chunks == (64, 11) and bits(again) == bits(whole)
+    decoded = serve(engine(name), Request((*prompt(150), *whole.tokens[:4]), 2))[0]
+    assert bits(decoded) == (whole.tokens[4:], whole.logprobs[4:])
+
+
+def test_the_last_token_of_a_prompt_is_always_computed() -> None:
+    served = engine()
+    first = serve(served, request(48, 4))[0]
+    again = serve(served, request(48, 4))[0]
+    assert again.cached == 47 and again.chunks == (1,) and bits(again) == bits(first)
+    served.flush()
+    assert serve(served, request(48, 4))[0].cached == 0
+
+
+def test_evidence_is_of_the_step() -> None:
+    served = engine()
+    first, second = served.run([Submission(request(20, 6)), Submission(request(30, 3, 1), start=2)])
+    assert [(s.batch, s.row, s.tokens, s.graph) for s in first.steps] == [
+        (1, 0, 20, False), (1, 0, 1, False), (2, 0, 31, False), (2, 0, 2, False), (2, 0, 2, False), (1, 0, 1, False)]
+    assert [(s.batch, s.row) for s in second.steps] == [(2, 1)] * 3
+    assert first.steps[0].selections == ops().points_in_force()
+    assert first.arrival <= first.times[0] <= first.times[-1] and len(first.times) == 6
+    assert first.arrival < second.arrival
+
+
+def test_no_step_is_larger_than_the_limits() -> None:
+    served, seen = engine(budget=40, max_seqs=3), []
+    served.record = seen.append
+    outputs = serve(served, *(request(25 + 10 * i, 4, i) for i in range(5)))
+    assert max(sum(record.counts) for record in seen) <= 40
+    assert max(len(record.ids) for record in seen) == 3
+    assert all(len(output.tokens) == 4 for output in outputs)
+    served = engine(budget=512)
+    assert [bits(serve(served, request(25 + 10 * i, 4, i))[0]) for i in range(5)] == [bits(o) for o in outputs]
+
+
+def test_preemption_for_want_of_pages_changes_nothing() -> None:
+    requests = [request(30, 20, salt, temperature=0.7, seed=salt) for salt in range(4)]
+    scarce = serve(engine(pages=9), *requests)  # each begins with 2 pages and ends with 4
+    assert sum(output.preemptions or 0 for output in scarce) > 0
+    assert [bits(output) for output in scarce] == [bits(serve(engine(), each)[0]) for each in requests]
+
+
+def test_preemption_on_demand_recomputes() -> None:
+    served, seen = engine(), []
+    plain = serve(served, request(20, 10))[0]
+    served.flush()
+    served.record = seen.append
+    forced = served.run([Submission(request(20, 10), preempt=4), Submission(request(25, 10, 1))])[0]
+    assert forced.preemptions == 1 and bits(forced) == bits(plain)
+    assert forced.cached == 0 and forced.chunks == (20,)
+    assert any(record.counts[record.ids.index(1)] == 24 for record in seen if 1 in record.ids)  # prompt and output
+
+
+def test_a_step_may_be_shared_by_more_than_the_pool_holds() -> None:
+    """Every request fits alone, no two fit together: they still all end."""
+    outputs = serve(engine(pages=3), *(request(30, 18, salt) for salt in range(4)))
+    assert all(len(output.tokens) == 18 for output in outputs)
+
+
+def test_requests_end_at_stop_tokens_and_strings() -> None:
+    served = engine()
+    free = serve(served, request(20, 12))[0]
+    token = free.tokens[5]
+    where = free.tokens.index(token)
+    stopped = serve(served, replace(request(20, 12), stop_tokens=(token,)))[0]
+    assert stopped.finish == "stop" and stopped.tokens == free.tokens[:where + 1]
+    text = served.model.tokenizer.decode
+    letter = next(c for c in text(free.tokens) if c != "\ufffd")
+    wanted = next(n for n in range(1, 13) if letter in text(free.tokens[:n]))
+    stopped = serve(served, replace(request(20, 12), stop=("no such text", letter)))[0]
+    assert stopped.finish == "stop" and stopped.tokens == free.tokens[:wanted]
+    assert free.finish == "length"
+
+
+BAD: dict[str, tuple[Request, str]] = {
+    "empty": (Request((), 4), "has no prompt"),
+    "long": (request(510, 4), "510 prompt tokens and asks for 4, which is more than the context of 512"),
+    "none asked": (request(5, 0), "asks for 0 tokens"),
+    "unknown id": (Request((1, 272), 4), "ids 272; ids go from 0 to 271"),
+    "negative id": (Request((-1,), 4), "ids -1"),
+    "hot": (request(temperature=-1.0), "temperature is -1.0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_served_is_refused_alone(name: str) -> None:
+    bad, why = BAD[name]
+    bad = replace(bad, name="mine")
+    served = engine()
+    with pytest.raises(Refused, match=f"request 'mine'.*{why}"):
+        serve(served, bad)
+    outputs = served.run([Submission(bad), Submission(request(), start=3), Submission(request(salt=1))])
+    assert [output.finish for output in outputs] == ["refused", "length", "length"]
+    assert why in outputs[0].error and not served.busy
+
+
+def test_a_pool_that_is_too_small_for_one_request_refuses_it() -> None:
+    assert len(serve(engine(pages=3), request(40, 9))[0].tokens) == 9  # 48 tokens have keys and values
+    with pytest.raises(Refused, match="needs 4 KV pages of 16 tokens, the pool has 3"):
+        serve(engine(pages=3), request(40, 10))
+
+
+def test_requests_that_were_there_before_keep_their_outputs() -> None:
+    served = engine()
+    number = served.add(request(20, 2), arrival=1.5)
+    serve(served, request(10, 6, 1))
+    (found, output), = served.step()
+    assert found == number and output.arrival == 1.5 and not served.busy
+    assert bits(output) == bits(serve(engine(), request(20, 2))[0])
+
+
+def test_unseeded_draws_differ() -> None:
+    served = engine()
+    assert len({bits(serve(served, request(temperature=2.0))[0]) for _ in range(4)}) > 1
+
+
+def test_a_switch_drains_and_flushes_and_mixes_nothing() -> None:
+    served, seen = engine(operations=ops("tuple a", stride=64), max_seqs=3), []
+    served.record = seen.append
+    before = [served.add(request(30, 12, salt)) for salt in range(5)]
+    for _ in range(3):
+        served.step()
+    begun = {sequence.id for sequence in served.scheduler if sequence.hash}
+    assert begun == set(before[:3])
+    served.scheduler.preempt(served.scheduler.running[0], served.cache)  # it began: it ends under the same tuple
+    served.switch(ops("tuple b", stride=128))
+    assert not served.scheduler.running and [s.id for s in served.scheduler.waiting] == before[3:]
+    after = served.add(request(30, 12, 0))
+    ended: dict[int, Any] = {}
+    while served.busy:
+        ended.update(served.step())
+    hashes: dict[int, set[str]] = {}
+    for record in seen:
+        for number in record.ids:
+            hashes.setdefault(number, set()).add(record.hash)
+        assert record.points["attention-cpu.split_stride"] == {"tuple a": 64, "tuple b": 128}[record.hash]
+    assert hashes == {number: {"tuple a" if number in begun else "tuple b"} for number in (*before, after)}
+    assert ended[after].cached == 0  # the same prompt under the first tuple is not read
+    for number, salt in ((before[0], 0), (before[4], 4), (after, 0)):
+        selected = ops(*(("tuple a", 64) if number in begun else ("tuple b", 128)))
+        assert bits(ended[number]) == bits(serve(engine(operations=selected), request(30, 12, salt))[0])
+
+
+def test_the_record_tells_what_a_step_was() -> None:
+    served, seen = engine(), []
+    served.record = seen.append
+    serve(served, request(20, 2), request(10, 2, 1))
+    assert seen == [Record("tuple a", (0, 1), (20, 10), (20, 10), ops().points_in_force()),
+                    Record("tuple a", (0, 1), (1, 1), (21, 11), ops().points_in_force())]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_loads_keep_every_bit(seed: int) -> None:
+    """Arrivals, lengths, shared prefixes, pre-emptions and settings at random, in a pool that is often too small."""
+    chosen = random.Random(seed)
+    served = engine(budget=chosen.choice((16, 48, 64)), max_seqs=chosen.choice((2, 5)), pages=9)
+    submissions = []
+    for _ in range(8):
+        sampling = Sampling(chosen.choice((0.0, 0.9)), chosen.choice((1.0, 0.8)), chosen.choice((0, 20)),
+                            chosen.randrange(3))
+        submissions.append(Submission(Request(prompt(chosen.randrange(1, 80), chosen.randrange(2)),
+                                              chosen.randrange(1, 12), sampling),
+                                      chosen.randrange(4), chosen.choice((None, None, 2))))
+    outputs = served.run(submissions)
+    assert any(output.preemptions for output in outputs) and any(output.cached for output in outputs)
+    plain = engine()
+    for submission, output in zip(submissions, outputs, strict=True):
+        plain.flush()
+        assert bits(output) == bits(serve(plain, submission.request)[0])
