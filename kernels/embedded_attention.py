@@ -25,6 +25,9 @@ adds in another order where it does not."""
 LEAST_UNITS = 2
 """Tiles in one call. A single one with a single KV head would be left to all threads, which add in another order."""
 
+BATCH = 16
+"""Units in one call on a GPU: which kernel multiplies a batch of matrices there hangs on how many there are."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -186,11 +189,23 @@ def _partial(q: Tensor, k_pages: Tensor, v_pages: Tensor, where: Tensor,
         out, weight = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values, 0.0, False,
                                                                                  attn_mask=mask)
     else:
-        scores = torch.matmul(q, keys.mT).float() * q.shape[-1] ** -0.5
-        scores = scores if mask is None else scores + mask
-        weight = torch.logsumexp(scores, -1)
-        out = torch.matmul(torch.softmax(scores, -1).to(q.dtype), values)
+        parts = [_products(*part) for part in zip(*(_batches(x) for x in (q, keys, values)),
+                                                  [None] * len(q) if mask is None else _batches(mask), strict=False)]
+        out, weight = (torch.cat(each) for each in zip(*parts, strict=True))
     return out[:units].float(), weight[:units].float()
+
+
+def _batches(x: Tensor) -> list[Tensor]:
+    """``x[U, ...]`` in batches of :data:`BATCH`, the last one filled up with what is there."""
+    rest = -len(x) % BATCH
+    return list(torch.cat((x, x[:1].expand(rest, *x.shape[1:])) if rest else (x,)).split(BATCH))
+
+
+def _products(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """:func:`_partial` of one batch on a GPU."""
+    scores = torch.matmul(q, keys.mT).float() * q.shape[-1] ** -0.5
+    scores = scores if mask is None else scores + mask
+    return torch.matmul(torch.softmax(scores, -1).to(q.dtype), values), torch.logsumexp(scores, -1)
 
 
 def _mask(offsets: list[int], query_rows: int, stride: int, group: int, dtype: torch.dtype,

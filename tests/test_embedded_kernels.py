@@ -226,3 +226,17 @@ def test_an_elements_bits_do_not_depend_on_its_place(ours: Callable[[Any], Any],
     assert torch.allclose(found, theirs(long))
     assert same_bits(found.view(-1, 7), ours(value).expand(9001, 7))
     assert same_bits(ours(long.view(9001, 7)), found.view(9001, 7))
+
+
+@pytest.mark.parametrize("units", [1, 2, 15, 16, 17, 40])
+def test_what_a_gpu_multiplies_in_batches_is_what_torch_attends(units: int) -> None:
+    torch.manual_seed(units)
+    q, keys, values = (torch.randn(units, 2, rows, 16) for rows in (8, 32, 32))
+    mask = torch.where(torch.arange(32) <= torch.arange(24, 32).view(-1, 1), 0.0, -torch.inf)
+    mask = mask.expand(units, 1, 8, 32)
+    parts = [embedded_attention._products(*part) for part in zip(
+        *(embedded_attention._batches(x) for x in (q, keys, values, mask)), strict=True)]
+    assert {len(out) for out, _ in parts} == {embedded_attention.BATCH}
+    found = torch.cat([out for out, _ in parts])[:units]
+    expected = torch.nn.functional.scaled_dot_product_attention(q, keys, values, mask)
+    assert torch.allclose(found, expected, atol=1e-5)
