@@ -95,6 +95,9 @@ class Fake:
 
     def run(self, submissions: Sequence[Submission]) -> list[Output]:
         self.runs += 1
+        for request in (s.request for s in submissions):
+            assert request.prompt and 0 < request.max_tokens <= self.traits.context - len(request.prompt), request.name
+            assert not set(request.prompt) & set(self.traits.special)
         waiting = [Serving(s, place) for place, s in enumerate(submissions)]
         every, running = list(waiting), list[Serving]()
         while waiting or running:

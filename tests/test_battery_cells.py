@@ -164,6 +164,15 @@ def test_the_perturbations_happen_at_other_limits(budget: int | None, page: int 
     assert not missed, [results[name] for name in missed]
 
 
+@pytest.mark.parametrize("context", [256, 700])
+@pytest.mark.parametrize("budget", [32, 2048])
+def test_requests_fit_a_short_context(context: int, budget: int) -> None:
+    """The engine asserts it of every request."""
+    settings = replace(ALL, random=10)
+    results = run(Fake(context=context, budget=budget, **SMALL), settings)
+    assert not changed(results) and sum(r.verdict == SAME for r in results.values()) > 60
+
+
 def test_random_batches_are_the_same_for_a_seed_and_grow_in_number() -> None:
     work = Workload(TRAITS, Sizes.of(TRAITS), 3)
     few, many, other = (cells_of(work, Settings(sets=(), random=n, seed=s)) for n, s in ((5, 3), (9, 3), (5, 4)))
