@@ -138,7 +138,7 @@ def from_hugging_face(content: Mapping[str, Any], where: str, name: str, special
         rope=_rope(content, where), tied=bool(content.get("tie_word_embeddings", False)),
         experts=int(content.get("num_experts") or need("num_local_experts")) if moe else 0,
         experts_per_token=int(need("num_experts_per_tok")) if moe else 0,
-        norm_topk=bool(content.get("norm_topk_prob", False)),
+        norm_topk=not moe or bool(content.get("norm_topk_prob", False)),
         eos=() if eos is None else tuple(eos) if isinstance(eos, list) else (int(eos),), special=special)
 
 
