@@ -227,3 +227,38 @@ def test_plain_products_are_legal_in_full_tiles_only(documents: dict[str, Any]) 
             else:
                 with pytest.raises(NotLegal, match="a plain product's bits"):
                     repin({"rows": rows, "fill": fill})
+
+
+def test_tables_are_what_was_measured(root: Path) -> None:
+    """Stock takes a candidate near the best at every measured shape, and is near plain torch."""
+    pytest.importorskip("torch")
+    import json
+
+    from detent.tools import measure_embedded
+
+    result = json.loads((root / "results" / "embedded_kernels.json").read_text(encoding="utf-8"))
+    tables = measure_embedded.tables(result["times"])
+    assert tables == measure_embedded.stored()
+    for family, table in tables.items():
+        assert load(DENSE).facts["embedded"][family] == table
+    lines = measure_embedded.shortfalls(result["times"], tables)
+    assert lines == result["shortfalls"]
+    worse = {family: {key: {name: 1 - value if value in (0, 1) else value for name, value in row.items()}
+                      for key, row in table.items()} for family, table in tables.items()}
+    assert len(measure_embedded.shortfalls(result["times"], worse)) > len(lines)
+
+
+@pytest.mark.parametrize(("times", "expected"), [((100.0, 106.0), 0), ((100.0, 104.0), 1), ((100.0, 50.0), 1)])
+def test_near_ties_go_to_the_kernel_whose_bits_are_a_rows_own(times: tuple[float, float], expected: int) -> None:
+    pytest.importorskip("torch")
+    from detent.tools import measure_embedded as m
+
+    plain, packed = times
+    found = m.tables({
+        "gemm": {f"{layer} {rows}": {"plain": plain, "packed": packed} for layer in m.LAYERS for rows in m.ROWS},
+        "attention": {f"decode {b} x {n}": {"whole": plain, "split": packed} for b in m.REQUESTS for n in m.LENGTHS},
+        "moe": {str(rows): {"plain": plain, "packed": packed} for rows in m.ROWS},
+        "norm": {str(rows): {"composed": plain, "own": packed} for rows in m.ROWS}})
+    assert all(row["qkv"] == expected for row in found["gemm"].values())
+    assert all(row == {"packed": expected} for row in found["moe"].values())
+    assert all(row == {"requests": 1 if expected else m.NEVER} for row in found["attention"].values())

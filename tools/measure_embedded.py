@@ -5,7 +5,8 @@
 
 Every shape is visited in several passes. On a visit its candidates take turns; the least time of each counts, so that
 whatever else the machine does touches all alike. Where a kernel whose bits are a row's own is less than ``MARGIN``
-slower than another, the table has it.
+slower than another, the table has it. From ``LARGE`` rows on the kernels of one shape differ by less than the noise, so
+one decision is taken for all of those sizes and layers, by the median ratio of what a layer takes in all.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -32,6 +34,8 @@ LAYERS = {"qkv": (960, 576), "output": (576, 576), "gate_up": (3072, 576), "down
 EXPERTS, CHOSEN, WIDTH = 8, 2, 128
 """The tiny model's expert layer; hidden and inner width are the same."""
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+WITHIN = tuple(f"{layer} " for layer in LAYERS if layer != "logits")
+LARGE = 64
 MOST = {"logits": 32}
 """Rows up to which a layer is measured; more do as these."""
 REQUESTS, LENGTHS, NEVER = (1, 2, 4, 8, 16), (32, 128, 512), 1024
@@ -135,10 +139,9 @@ def tables(times: Mapping[str, Mapping[str, Times]]) -> dict[str, dict[int, dict
     """The tables that times lead to, by family."""
     found: dict[str, dict[int, dict[str, int]]] = {"gemm": {}, "attention": {}, "moe": {}, "norm": {}}
     for rows in ROWS:
-        found["gemm"][rows] = {
-            layer: int(_taken(times["gemm"][f"{layer} {min(rows, MOST.get(layer, rows))}"], "packed", "plain"))
-            for layer in LAYERS}
-        found["moe"][rows] = {"packed": int(_taken(times["moe"][str(rows)], "packed", "plain"))}
+        found["gemm"][rows] = {layer: _packed(times["gemm"], [f"{layer} "], min(rows, MOST.get(layer, rows)))
+                               if rows < LARGE else _packed(times["gemm"], WITHIN, rows) for layer in LAYERS}
+        found["moe"][rows] = {"packed": _packed(times["moe"], [""], rows)}
         found["norm"][rows] = {"own": int(_taken(times["norm"][str(rows)], "own", "composed"))}
     for length in LENGTHS:
         requests = NEVER
@@ -148,6 +151,16 @@ def tables(times: Mapping[str, Mapping[str, Times]]) -> dict[str, dict[int, dict
             requests = -(-b // CORES)
         found["attention"][length] = {"requests": requests}
     return found
+
+
+def _packed(times: Mapping[str, Times], prefixes: Sequence[str], rows: int) -> int:
+    """1 if packed weights are taken for a number of rows of the shapes with these prefixes, else 0."""
+    def ratio(size: int) -> float:
+        packed, plain = (sum(times[f"{prefix}{size}"][name] for prefix in prefixes) for name in ("packed", "plain"))
+        return packed / plain
+
+    sizes = [rows] if rows < LARGE else [size for size in ROWS if size >= LARGE]
+    return int(median(map(ratio, sizes)) <= 1 + MARGIN)
 
 
 def _taken(times: Times, ours: str, other: str) -> bool:
@@ -171,17 +184,22 @@ def choice(family: str, shape: str, found: Mapping[str, Mapping[int, Mapping[str
 
 
 def shortfalls(times: Mapping[str, Mapping[str, Times]], found: Mapping[str, Any]) -> list[str]:
-    """Shapes at which the choice is not near the best candidate, or not near plain torch."""
+    """Shapes at which the choice is not near the best candidate, and layers that are not near plain torch."""
     lines = []
     for family, shapes in times.items():
         for shape, candidates in shapes.items():
-            chosen = choice(family, shape, found)
-            best = min((name for name in candidates if name != "torch"), key=lambda name: candidates[name])
-            took = candidates[chosen]
-            if took > candidates[best] * NEAR_BEST:
-                lines.append(f"{family} {shape}: {chosen} {took:.0f} us, {best} {candidates[best]:.0f}")
-            if "torch" in candidates and took > candidates["torch"] * NEAR_TORCH:
-                lines.append(f"{family} {shape}: {chosen} {took:.0f} us, plain torch {candidates['torch']:.0f}")
+            took = candidates[choice(family, shape, found)]
+            best = min(seconds for name, seconds in candidates.items() if name != "torch")
+            if took > best * NEAR_BEST:
+                lines.append(f"{family} {shape}: {took:.0f} us, the best candidate {best:.0f} us")
+    for shape in times["attention"]:
+        rows = shape.split()[1]
+        parts = [("attention", shape), ("norm", rows), ("norm", rows),
+                 *(("gemm", f"{layer} {rows}") for layer in LAYERS if layer != "logits")]
+        took = sum(times[family][part][choice(family, part, found)] for family, part in parts)
+        plain = sum(times[family][part]["torch"] for family, part in parts)
+        if took > plain * NEAR_TORCH:
+            lines.append(f"a layer of {shape}: {took:.0f} us, of plain torch {plain:.0f} us")
     return lines
 
 
