@@ -48,6 +48,11 @@ def check(run: Callable[[], object], ops: Ops) -> None:
 
 
 class _Watch(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while this mode is on; to skip the compiler, torch would have to import it (seconds)."""
+        return False
+
     def __init__(self, ops: Ops) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._inside = ops.inside
