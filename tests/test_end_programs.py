@@ -25,6 +25,7 @@ LLAMA = ["llama-3.1-70b-tp4-h100", "llama-3.1-70b-tp4-h200"]
 QWEN = ["qwen3-30b-a3b-tp4-h100", "qwen3-30b-a3b-tp4-h200"]
 SGLANG = "qwen3-30b-a3b-tp4-h100-sglang"
 DEPLOYMENTS = [*LLAMA, *QWEN, SGLANG]
+EMBEDDED = ["smollm2-135m-cpu", "tiny-moe-cpu"]
 APPLY = {"attention": DEPLOYMENTS, "fa3-vllm-stock": [*LLAMA, *QWEN], "fa3-sglang-stock": [SGLANG],
          "fa3-upstream-stock": [LLAMA[0], SGLANG], "moe": [*QWEN, SGLANG], "moe-vllm-stock": QWEN,
          "moe-sglang-stock": [SGLANG]}
@@ -82,7 +83,7 @@ def test_plain_python_agrees_with_the_selector(program: str, deployment: str) ->
 
 @pytest.mark.parametrize("program", sorted(PROGRAMS.keys() - APPLY.keys()))
 def test_plain_python_agrees_with_every_other_programs_selector(program: str) -> None:
-    for deployment in DEPLOYMENTS:
+    for deployment in (*DEPLOYMENTS, *EMBEDDED):
         try:
             solved(program, deployment)
         except DoesNotApply:
