@@ -12,8 +12,11 @@ torch = pytest.importorskip("torch")
 
 from embedded_support import bits, engine, ops, prompt, request, serve  # noqa: E402
 
-from detent.engines.embedded.engine import Record, Refused  # noqa: E402
+from detent.engines.embedded.config import Limits  # noqa: E402
+from detent.engines.embedded.engine import DETENT, STOCK, Engine, Record, Refused  # noqa: E402
+from detent.engines.embedded.model import load  # noqa: E402
 from detent.engines.interface import Request, Sampling, Submission  # noqa: E402
+from detent.runtime.errors import DetentError  # noqa: E402
 
 MODELS = ("tiny", "tiny-moe")
 
@@ -127,6 +130,21 @@ BAD: dict[str, tuple[Request, str]] = {
     "unknown id": (Request((1, 272), 4), "ids 272; ids go from 0 to 271"),
     "negative id": (Request((-1,), 4), "ids -1"),
     "hot": (request(temperature=-1.0), "temperature is -1.0"),
+    "cold": (request(temperature=1e-40), "temperature is 1e-40; give 0 for greedy"),
+    "too large": (request(temperature=10 ** 400), "temperature is 1000"),
+    "no temperature": (request(temperature="x"), "has temperature 'x', which is no number"),
+    "no top_p": (request(top_p=None), "has top_p None, which is no number"),
+    "broken seed": (request(temperature=1.0, seed=1.5), "has seed 1.5, which is no integer"),
+    "no seed": (request(temperature=1.0, seed="x"), "has seed 'x', which is no integer"),
+    "broken top_k": (request(temperature=1.0, top_k=1.5), "has top_k 1.5, which is no integer"),
+    "flag": (request(temperature=1.0, top_k=True), "has top_k True, which is no integer"),
+    "broken count": (Request((1, 2), 2.5), "has max_tokens 2.5, which is no integer"),  # type: ignore[arg-type]
+    "broken id": (Request((1.5, 2), 4), "has token id 1.5, which is no integer"),  # type: ignore[arg-type]
+    "letter": (Request(("a",), 4), "has token id 'a', which is no integer"),  # type: ignore[arg-type]
+    "text": (Request("abc", 4), "has a prompt 'abc', which is no list"),  # type: ignore[arg-type]
+    "stop": (Request((1,), 4, stop=(3,)), "has stop string 3, which is no text"),  # type: ignore[arg-type]
+    "bare stop": (Request((1,), 4, stop="end"), "has stop 'end', which is no list"),  # type: ignore[arg-type]
+    "stop id": (Request((1,), 4, stop_tokens=("a",)), "stop token 'a', which is no"),  # type: ignore[arg-type]
 }
 
 
@@ -140,6 +158,39 @@ def test_what_cannot_be_served_is_refused_alone(name: str) -> None:
     outputs = served.run([Submission(bad), Submission(request(), start=3), Submission(request(salt=1))])
     assert [output.finish for output in outputs] == ["refused", "length", "length"]
     assert why in outputs[0].error and not served.busy
+
+
+def test_the_widest_settings_are_served() -> None:
+    served = engine()
+    greedy = serve(served, request(20, 4))[0]
+    assert serve(served, request(20, 4, temperature=1e-6, top_k=2 ** 70, top_p=0.9))[0].tokens == greedy.tokens
+    assert len(serve(served, request(20, 4, temperature=1e6, seed=-2 ** 80))[0].tokens) == 4
+
+
+@pytest.mark.parametrize("limits", [{"budget": 16, "max_seqs": 8}, {"max_seqs": 1, "budget": 33, "context": 320},
+                                    {"context": 42}, {"context": 2, "page": 1}, {"budget": 1}, {"page": 64}])
+def test_legal_limits_start(own_cache: None, limits: dict[str, int]) -> None:
+    """Where a step has one request at most, torch's attention is all there is to select: stock alone has that."""
+    loaded = load("tiny")
+    chosen = Limits.of(loaded.config, **{"pages": 64, **limits})
+    served = Engine.start(loaded, chosen, STOCK if chosen.max_seqs == 1 else DETENT)
+    assert len(serve(served, Request((1,), 1))[0].tokens) == 1
+
+
+def test_a_model_of_short_context_starts(own_cache: None) -> None:
+    loaded = load("tiny")
+    loaded.config = replace(loaded.config, context=32)
+    served = Engine.start(loaded, Limits.of(loaded.config, pages=8))
+    assert len(serve(served, request(20, 12))[0].tokens) == 12
+
+
+def test_limits_that_no_step_can_keep_are_refused() -> None:
+    config = engine().model.config
+    assert Limits.of(config, budget=16).max_seqs == 16
+    with pytest.raises(DetentError, match="budget of 16 tokens and max_seqs of 17"):
+        Limits.of(config, budget=16, max_seqs=17)
+    with pytest.raises(DetentError, match="context is 1; give at least 2"):
+        Limits.of(config, context=1)
 
 
 def test_a_pool_that_is_too_small_for_one_request_refuses_it() -> None:

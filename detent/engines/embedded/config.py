@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detent.runtime.errors import BadFile, DetentError, UnknownName
@@ -88,14 +88,21 @@ class Limits:
 
     @classmethod
     def of(cls, config: Config, **chosen: int) -> Limits:
-        """The limits for a model: the defaults, what is chosen, and no longer a context than the model has.
+        """The limits for a model: the defaults, what is chosen, and no longer a context than the model has. Where
+        ``max_seqs`` is not chosen, no more than the budget.
 
         Raises DetentError for limits that no engine can keep.
         """
         limits = cls(**{"context": min(cls.context, config.context), **chosen})
         for name, value in vars(limits).items():
-            if value < 1:
-                raise DetentError(f"{name} is {value}", "give at least 1")
+            least = 2 if name == "context" else 1  # a prompt and an answer
+            if value < least:
+                raise DetentError(f"{name} is {value}", f"give at least {least}")
+        if "max_seqs" not in chosen:
+            limits = replace(limits, max_seqs=min(limits.max_seqs, limits.budget))
+        if limits.budget < limits.max_seqs:
+            raise DetentError(f"a step has a budget of {limits.budget} tokens and max_seqs of {limits.max_seqs} "
+                              "requests, each of which computes at least one", "lower max_seqs or raise the budget")
         if limits.context > config.context:
             raise DetentError(f"context {limits.context} is longer than the {config.context} tokens of {config.name}",
                               "give a shorter one")

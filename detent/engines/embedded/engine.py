@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from detent.engines.embedded.scheduler import Scheduler, Slice
 from detent.engines.embedded.scheduler import Sequence as State
 from detent.engines.interface import Output, Request, Step, Submission
 from detent.kernels.embedded_linear import can_pack
-from detent.runtime.errors import DetentError, shorten
+from detent.runtime.errors import DetentError, brief_repr, shorten
 
 if TYPE_CHECKING:
     from detent.runtime.deployment import Deployment
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 STOCK, DETENT = ARMS = ("stock", "detent")
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 """What deployments call element types."""
-PROBE = Limits(max_seqs=4, budget=32, context=256, page=16, pages=32)
-"""Limits of the requests that are served at the start to see every call site."""
+PROBE = (40, 5)
+"""Prompt tokens of the requests that are served at the start to see every call site; fewer where limits are lower."""
 
 
 class Refused(DetentError):
@@ -77,9 +77,14 @@ class Engine:
         """Raises DetentError if a kernel that ``ops`` selects depends on a row's place, or if a forward pass asks torch
         for a product, reduction or norm that ``ops`` did not select."""
         selfcheck.check(ops, self.model.weights)
-        probe = Engine(self.model.first_layer(), ops, PROBE)
-        tokens = [token % self.model.config.vocabulary for token in range(40)]
-        requests = [Submission(Request(tuple(tokens[:length]), 3)) for length in (40, 5)]
+        limits, longest = self.limits, PROBE[0] + 3
+        probe = Engine(self.model.first_layer(), ops, Limits(
+            max_seqs=min(4, limits.max_seqs), budget=min(32, limits.budget), context=min(longest, limits.context),
+            page=limits.page, pages=len(PROBE) * -(-longest // limits.page)))
+        outputs = min(3, limits.context - 1)
+        tokens = [token % self.model.config.vocabulary for token in range(PROBE[0])]
+        requests = [Submission(Request(tuple(tokens[:min(length, limits.context - outputs)]), outputs))
+                    for length in PROBE]
         trace.check(lambda: probe.run(requests), ops)
 
     @property
@@ -170,6 +175,10 @@ class Engine:
         """Raises Refused for a request that could never be served."""
         config, limits = self.model.config, self.limits
         name = f"request {request.name!r}" if request.name else "a request"
+        wrong = next((f"{what} {brief_repr(value)}, which is no {kind}" for what, value, kind in _parts(request)
+                      if not _is(value, kind)), "")
+        if wrong:
+            raise Refused(f"{name} has {wrong}", "correct the request")
         length = len(request.prompt) + request.max_tokens
         pages = -(-(length - 1) // limits.page)  # the last token's keys and values are never needed
         if not request.prompt:
@@ -268,6 +277,30 @@ class Engine:
 def identity(model: Model) -> dict[str, str]:
     """The parts of a tuple's environment that are a model's."""
     return {"model": model.config.name, "weights": model.identity}
+
+
+def _parts(request: Request) -> Iterator[tuple[str, object, str]]:
+    """What a request is made of: its name, value and kind."""
+    yield "a prompt", request.prompt, "list"
+    yield from (("token id", token, "integer") for token in request.prompt)
+    yield "max_tokens", request.max_tokens, "integer"
+    yield "stop_tokens", request.stop_tokens, "list"
+    yield from (("stop token", token, "integer") for token in request.stop_tokens)
+    yield "stop", request.stop, "list"
+    yield from (("stop string", text, "text") for text in request.stop)
+    sampling = request.sampling
+    yield "temperature", sampling.temperature, "number"
+    yield "top_p", sampling.top_p, "number"
+    yield "top_k", sampling.top_k, "integer"
+    if sampling.seed is not None:
+        yield "seed", sampling.seed, "integer"
+
+
+def _is(value: object, kind: str) -> bool:
+    """Whether a value is of a kind; a bool is no integer and no number."""
+    kinds: dict[str, tuple[type, ...]] = {"list": (tuple, list), "integer": (int,), "text": (str,),
+                                          "number": (int, float)}
+    return isinstance(value, kinds[kind]) and not isinstance(value, bool)
 
 
 def _output(sequence: State, finish: str) -> Output:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from detent.engines.interface import Sampling
-from detent.runtime.errors import DetentError
+from detent.runtime.errors import DetentError, brief_repr
 
 if TYPE_CHECKING:
     from detent.engines.embedded.ops import Ops
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 MASK = (1 << 64) - 1
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """Constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+COLDEST, HOTTEST = 1e-6, 1e6
+"""Temperatures that logits in float32 can be divided by and neither overflow nor all vanish."""
 
 
 def check(sampling: Sampling) -> None:
     """Raises DetentError for settings that make no distribution."""
-    if not 0 <= sampling.temperature < float("inf"):
-        raise DetentError(f"temperature is {sampling.temperature}", "give 0 for greedy, or a positive number")
+    if sampling.temperature != 0 and not COLDEST <= sampling.temperature <= HOTTEST:
+        raise DetentError(f"temperature is {brief_repr(sampling.temperature)}",
+                          f"give 0 for greedy, or a number from {COLDEST} to {HOTTEST}")
     if not 0 < sampling.top_p <= 1:
         raise DetentError(f"top_p is {sampling.top_p}", "give a number above 0, at most 1 (1 is off)")
     if sampling.top_k < 0:
@@ -55,7 +58,7 @@ def _draw(logits: Tensor, sampling: Sampling, seed: int, position: int, ops: Ops
     if sampling.top_k or sampling.top_p < 1:
         # Of equal logits the lower id comes first; what is cut is cut by rank.
         ranked, order = scaled.sort(descending=True, stable=True)
-        if sampling.top_k:
+        if 0 < sampling.top_k < len(ranked):
             ranked[sampling.top_k:] = -torch.inf
         if sampling.top_p < 1:
             shares = ops.softmax(ranked.unsqueeze(0))[0].double().cpu()
