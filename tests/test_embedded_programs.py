@@ -19,7 +19,7 @@ from detent.programs.norm_cpu import norm_cpu
 from detent.runtime.deployment import load
 from detent.runtime.repin import Repin
 from detent.runtime.tuple import CommitmentTuple
-from detent.runtime.unpinned import load_unpinned, solution
+from detent.runtime.unpinned import STOCK_KNOBS, load_unpinned, solution
 
 DENSE, EXPERTS = "smollm2-135m-cpu", "tiny-moe-cpu"
 PROGRAMS = ["attention-cpu", "gemm-cpu", "norm-cpu"]
@@ -149,6 +149,9 @@ def test_points_in_force(documents: dict[str, Any], tmp_path: Path) -> None:
     assert shown(pinned)["gemm-cpu.rows"] == ["4", "pin", "rows"]
     assert shown(pinned)["gemm-cpu.fill"] == ["True", "knob", "fill"]
     assert f"{count} of {count} are the same for every batch" in pinned
+    assert documents["moe-cpu"]["default"]["fill"] is True  # which is for a tuple
+    assert shown(stock)["moe-cpu.fill"][0] == "False" and shown(stock)["moe-cpu.rows"][0] == "1024"
+    assert shown(pinned)["moe-cpu.fill"][0] == "True" and shown(pinned)["moe-cpu.rows"][0] == "8"
     for arguments, expected in ((("gemm-cpu", "--in-force"), "exclude each"), (("--in-force", "--dot"), "exclude each"),
                                 (("gemm-cpu", "--tuple", path), "--tuple needs --in-force"), ((), "missing argument")):
         assert expected in refused("explain", "-d", EXPERTS, *arguments)
@@ -201,6 +204,8 @@ def test_ops_select_by_the_tuple(documents: dict[str, Any]) -> None:
         stock.linear(torch.zeros(rows, 128), weight)
         assert stock.points_in_force()["gemm-cpu.rows"] == (1 if rows == 1 else 8)
     assert stock.boundaries(64) == default.boundaries(64) != ()
+    for family, knobs in (("gemm", STOCK_KNOBS["gemm-cpu"]), ("moe", STOCK_KNOBS["moe-cpu"])):
+        assert knobs.items() <= stock.selectors.select[family](3).items()
     assert {2, 3, 5, 9, 17, 33} <= set(stock.boundaries(64))
 
 

@@ -44,9 +44,10 @@ def _values(solution: Solution, commitment: CommitmentTuple | None, deployment: 
     """Points that are the same for every batch and request. No input reaches them, so any will do."""
     from detent.cli.select import evaluate
     from detent.runtime.repin import Repin
+    from detent.runtime.unpinned import STOCK_KNOBS
 
     document = solution.document
-    assignment: dict[str, Any] = {}
+    assignment = dict(STOCK_KNOBS.get(document["program"], {}))
     if commitment is not None:
         assignment = commitment.assignment_for(document, solution.program, deployment)
         Repin(document).check(assignment)

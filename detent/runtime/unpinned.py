@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from detent.runtime import deployment as deployments
 from detent.runtime.cache import Store
 from detent.runtime.entry import Entry, Miss
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from detent.runtime.deployment import Deployment
+
+STOCK_KNOBS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "gemm-cpu": MappingProxyType({"fill": False}),
+    "moe-cpu": MappingProxyType({"fill": False}),
+})
+"""By program, knobs that a Stock arm sets where the defaults, which are for a tuple, are not as shipped."""
 
 
 def load_unpinned(program: str, deployment: str | Deployment, knobs: Mapping[str, Any] | None = None, *,

@@ -15,7 +15,7 @@ from detent import kernels
 from detent.runtime.encoding import digest
 from detent.runtime.load import load_selector
 from detent.runtime.tuple import CommitmentTuple
-from detent.runtime.unpinned import load_unpinned, solution
+from detent.runtime.unpinned import STOCK_KNOBS, load_unpinned, solution
 
 if TYPE_CHECKING:
     from detent.runtime.deployment import Deployment
@@ -111,11 +111,10 @@ def _families(deployment: Deployment) -> list[str]:
 
 
 def _unpinned(deployment: Deployment) -> dict[str, Select]:
-    def select_with(program: str, knobs: Mapping[str, Any]) -> Select:
-        selector = load_unpinned(program, deployment, knobs)
+    def select_with(program: str) -> Select:
+        selector = load_unpinned(program, deployment, STOCK_KNOBS.get(program))
         return lambda *inputs: selector(*inputs)[0]
 
-    return {family: select_with(PROGRAMS[family], {"fill": False} if family in ("gemm", "moe") else {})
-            for family in _families(deployment)}
+    return {family: select_with(PROGRAMS[family]) for family in _families(deployment)}
 
 
