@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,6 @@ def test_generate(target: EmbeddedTarget, capsys: pytest.CaptureFixture[str]) ->
     assert code == 2 and err.splitlines()[-1].startswith("error: ") and "context of 4096" in err
     code, _, err = run("--prompt", "abc", "--arm", "stock", "--tuple", "t.json")
     assert code == 2 and "takes no tuple" in err
+    code, out, err = run("--prompt", os.fsdecode(b"\xff\xfe"))
+    assert (code, out) == (2, "") and err == ("error: the prompt is no text: its bytes are not UTF-8; "
+                                              "write --prompt in UTF-8\n")

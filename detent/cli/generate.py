@@ -37,7 +37,12 @@ def generate_command(model: str, prompt: str, arm: str, commitment: str | None, 
     """Continue a text with the embedded engine, on this machine's processor."""
     from detent.engines.embedded.target import EmbeddedTarget
     from detent.engines.interface import Request, Sampling, Submission
+    from detent.runtime.errors import BadInput
 
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise BadInput("the prompt is no text: its bytes are not UTF-8", "write --prompt in UTF-8") from None
     with Steps("generate") as step:
         step(f"start the engine with {model}")
         target = EmbeddedTarget.open(model, arm=arm, commitment=commitment)
