@@ -67,4 +67,6 @@ def specs(texts: Sequence[str]) -> list[Spec]:
             raise BadInput(f"arm {text!r}: stock is the name of the arm that the others are divided by",
                            "give it to no other arm")
         found[spec.name] = spec
+    if not found:
+        raise BadInput("no arm is named", "give --arms stock,detent")
     return list(found.values())

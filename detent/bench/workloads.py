@@ -150,6 +150,8 @@ def loads(names: Iterable[str]) -> list[Load]:
         if name not in LOADS and name not in GROUPS:
             raise UnknownName("workload", name, [*LOADS, *GROUPS])
         found.update((load.name, load) for load in GROUPS.get(name) or (LOADS[name],))
+    if not found:
+        raise DetentError("no workload is named", "give --workloads all")
     return list(found.values())
 
 
