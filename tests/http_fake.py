@@ -157,11 +157,13 @@ class Handler(BaseHTTPRequestHandler):
         if fault != "no logprobs":
             value = round(logprob(prompt, at), 3) if fault == "coarse" else logprob(prompt, at)
             name = chr(token) if fault == "texts" else f"token_id:{token}"
-            choice["logprobs"] = {"tokens": [name], "token_logprobs": [value]}
+            shown = {"null logprobs": None, "text logprobs": "-0.1", "true logprobs": True}.get(fault, value)
+            choice["logprobs"] = {"tokens": [name], "token_logprobs": 0.5 if fault == "bare logprob" else [shown]}
         if fault == "error amid" and at == 2:
             self._line('data: {"error":{"message":"out of memory"}}\n\n')
         else:
-            self._line("data: " + json.dumps({"choices": [choice]}) + "\n\n")
+            told = {"null choice": [None], "null choices": None}.get(fault, [choice])
+            self._line("data: " + json.dumps({"choices": told}) + "\n\n")
 
     def _line(self, text: str) -> None:
         self.wfile.write(text.encode())

@@ -119,6 +119,8 @@ def test_engines_that_cannot_be_are_refused() -> None:
     assert "leave out --tuple" in refused("verify", "--engine", "http://127.0.0.1:1", "--tuple", "t.json")
     assert "or give --arm detent" in refused("verify", "--engine", "embedded", "--arm", "stock", "--tuple", "t.json")
     assert "vllm needs a model" in refused("verify", "--engine", "vllm")
+    for url in ("http://[::1", "http://h:port", "http://"):
+        assert refused("verify", "--engine", url) == f"{url!r} is not the address of a server; write http://HOST:PORT"
 
 
 def test_a_failure_at_the_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ def test_a_closed_loop_over_http_keeps_so_many_in_flight() -> None:
 
 @pytest.mark.parametrize("fault, told", [
     ("breaks off", "the reply broke off"), ("error amid", "out of memory"), ("failing", "engine dead"),
+    ("null choice", "^http.*choices are not a list of JSON objects"),
 ])
 def test_a_server_that_fails_amid_a_run_ends_it(fault: str, told: str) -> None:
     fake = Fake()

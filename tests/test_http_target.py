@@ -157,6 +157,12 @@ def test_a_fresh_server_cannot_be_had() -> None:
     ("website", "did not answer with a JSON object"),
     ("no api", "no OpenAI-compatible server"),
     ("no logprobs", "come without log-probabilities"),
+    ("null logprobs", "come without log-probabilities"),
+    ("text logprobs", "come without log-probabilities"),
+    ("true logprobs", "come without log-probabilities"),
+    ("bare logprob", "come without log-probabilities"),
+    ("null choice", "choices are not a list of JSON objects"),
+    ("null choices", "choices are not a list of JSON objects"),
     ("key", "DETENT_API_KEY"),
     ("failing", "engine dead"),
     ("breaks off", "broke off"),
@@ -279,6 +285,7 @@ def test_the_battery_finds_the_proxys_flips_and_nothing_else() -> None:
 
 
 def test_the_command_ends_with_2_and_one_line() -> None:
-    with fake("no logprobs") as server:
-        assert "come without log-probabilities" in refused("verify", "--engine", server.url)
+    for fault in ("null logprobs", "no logprobs"):
+        with fake(fault) as server:
+            assert "come without log-probabilities" in refused("verify", "--engine", server.url)
     assert "no connection" in refused("verify", "--engine", server.url)  # it is gone now

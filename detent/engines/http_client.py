@@ -52,13 +52,14 @@ class Server:
     """
 
     def __init__(self, url: str, timeout: float = 60.0) -> None:
-        parts = urlsplit(url)
+        wrong = DetentError(f"{url!r} is not the address of a server", "write http://HOST:PORT")
         try:
+            parts = urlsplit(url)
             port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query:
-            raise DetentError(f"{url!r} is not the address of a server", "write http://HOST:PORT")
+        except ValueError:  # a port that is no number, a bracket that is not closed
+            raise wrong from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise wrong
         self.url, self.timeout = url, timeout
         self._host, self._port, self._secure = parts.hostname, port, parts.scheme == "https"
         self._base = parts.path.rstrip("/").removesuffix("/v1")

@@ -71,10 +71,10 @@ class Reply:
         details = (piece.get("usage") or {}).get("prompt_tokens_details") or {}
         if details.get("cached_tokens") is not None:
             self.cached = int(details["cached_tokens"])
-        for choice in piece["choices"]:
+        for choice in choices(piece):
             logprobs = choice.get("logprobs") or {}
             values = logprobs.get("token_logprobs") or []
-            if choice.get("text") and not values:
+            if not _are_numbers(values) or choice.get("text") and not values:
                 raise DetentError("completions come without log-probabilities",
                                   "let the server show them; without, there is nothing to compare")
             tokens = choice.get("token_ids") or [ids.of(text) for text in logprobs.get("tokens") or []]
@@ -87,6 +87,19 @@ class Reply:
             if len(self.tokens) > self.submission.request.max_tokens:
                 raise DetentError("more tokens came than were asked for", "look at the server's log")
             self.finish = choice.get("finish_reason") or self.finish
+
+
+def choices(piece: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The choices of a piece. Raises DetentError for a piece that has none, not even an empty list."""
+    found = piece.get("choices")
+    if not isinstance(found, list) or not all(isinstance(choice, Mapping) for choice in found):
+        raise DetentError("a reply that is no completion: its choices are not a list of JSON objects",
+                          "check that an OpenAI-compatible server runs there")
+    return found
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
 def completion(model: str, request: Request, extras: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from detent.engines.http import COMPLETIONS, HttpTarget
 from detent.engines.http_client import Refused, Server
-from detent.engines.http_reply import completion
+from detent.engines.http_reply import choices, completion
 from detent.engines.interface import Output, Request, Traits
 from detent.runtime.errors import DetentError
 
@@ -81,7 +81,9 @@ class HttpServing:
                 return Output((), (), finish="refused", error=error.message)
             return error
         except DetentError as error:
-            return error
+            told = error.message
+            return error if told.startswith(self._server.url) else DetentError(f"{self._server.url}: {told}",
+                                                                               error.remedy)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             return DetentError(f"{self._server.url}: a reply that is no completion ({type(error).__name__}: {error})",
                                "check that an OpenAI-compatible server runs there")
@@ -100,7 +102,7 @@ class Heard:
 
     def take(self, piece: Mapping[str, Any], now: float) -> None:
         """Add a piece of the reply that came at ``now``."""
-        for choice in piece["choices"]:
+        for choice in choices(piece):
             told = choice.get("token_ids") or ([-1] if choice.get("text") else [])
             self.tokens += [int(token) for token in told]
             self.times += [now] * len(told)
