@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+
+# Before anything imports torch: an OpenMP thread that waits spins, unless told otherwise. Two workers with two such
+# threads each on two cores make every step some ten times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 from collections.abc import Iterator
 from pathlib import Path
 
