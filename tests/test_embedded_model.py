@@ -184,6 +184,24 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "bias": ({"attention_bias": True}, "none", "attention_bias is True"),
     "activation": ({"hidden_act": "gelu"}, "none", "hidden_act is 'gelu'"),
     "rope": ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "none", "rope type 'yarn'"),
+    "quantised": ({"quantization_config": {"bits": 4}}, "none", "quantization_config is {'bits': 4}"),
+    "partly turned": ({"partial_rotary_factor": 0.5}, "none", "partial_rotary_factor is 0.5"),
+    "partly turned since": ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "none", "factor is 0.5"),
+    "layers": ({"num_hidden_layers": 1}, "none", "has 9 weights that .*: model.layers.1.input_layernorm.weight, "),
+    "text": ({"hidden_size": "x"}, "none", "config.json: hidden_size is 'x'; it must be a whole number"),
+    "fraction": ({"num_hidden_layers": 1.5}, "none", "num_hidden_layers is 1.5"),
+    "zero": ({"num_attention_heads": 0}, "none", "num_attention_heads is 0"),
+    "negative": ({"vocab_size": -1}, "none", "vocab_size is -1"),
+    "epsilon": ({"rms_norm_eps": "x"}, "none", "rms_norm_eps is 'x'"),
+    "theta": ({"rope_theta": "x"}, "none", "rope_theta is 'x'"),
+    "KV heads": ({"num_key_value_heads": 4}, "none", "6 heads do not share 4 KV heads evenly"),
+    "odd": ({"head_dim": 15}, "none", "head_dim is 15"),
+    "tied": ({"tie_word_embeddings": "false"}, "none", "tie_word_embeddings is 'false'"),
+    "end": ({"eos_token_id": ["x"]}, "none", "eos_token_id is 'x'"),
+    "rope text": ({"rope_scaling": "linear"}, "none", "rope_scaling is 'linear'"),
+    "architectures": ({"architectures": "LlamaForCausalLM"}, "none", "architectures is 'LlamaForCausalLM'"),
+    "llama3": ({"rope_scaling": {"rope_type": "llama3", "factor": "x", "low_freq_factor": 1, "high_freq_factor": 4,
+                                 "original_max_position_embeddings": 8192}}, "none", "factor is 'x'"),
 }
 
 
@@ -192,6 +210,53 @@ def test_what_a_folder_lacks_is_named(tmp_path: Path, case: str) -> None:
     change, drop, why = BAD[case]
     with pytest.raises(DetentError, match=why):
         load(str(folder(tmp_path / "checkpoint", "tiny", {**STATED, **change}, drop)))
+
+
+@pytest.mark.parametrize("content", [[], [1], "x", 3, None])
+def test_a_configuration_that_is_none_is_named(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(DetentError, match="config.json: is .*, no configuration"):
+        load(str(folder(tmp_path / "checkpoint", "tiny", content)))
+
+
+def extra(path: Path, **tensors: Any) -> str:
+    """A folder of the random Llama with more weights, or others; those of None are left out."""
+    save = pytest.importorskip("safetensors.torch").save_file
+    folder(path, "tiny", STATED)
+    (path / "model-2.safetensors").unlink()
+    found = {key: weight.contiguous().clone() for key, weight in named("tiny").items()} | tensors
+    save(found, path / "model-1.safetensors")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.bias", "model.layers.1.self_attn.o_proj.bias",
+                                  "model.layers.0.mlp.down_proj.weight_scale_inv", "model.layers.0.mlp.other.weight"])
+def test_weights_that_are_never_read_are_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DetentError, match=f"has 1 weights that this engine does not compute with: {name}"):
+        load(extra(tmp_path / "checkpoint", **{name: torch.ones(96)}))
+
+
+def test_weights_that_say_nothing_new_are_left(tmp_path: Path) -> None:
+    path = extra(tmp_path / "checkpoint", **{"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
+    same(load(path).weights, support.model("tiny").weights)
+    (tmp_path / "checkpoint" / "consolidated.safetensors").write_bytes(b"the same in another form")
+    (tmp_path / "checkpoint" / "config.json").write_text(json.dumps({**STATED, "tie_word_embeddings": True}))
+    model = load(path)
+    assert model.weights.logits is model.weights.embedding
+
+
+@pytest.mark.parametrize(("weight", "why"), [
+    (torch.ones(96, dtype=torch.int8), "weight model.norm.weight is int8"),
+    (torch.ones(96).to(torch.float8_e4m3fn), "weight model.norm.weight is float8_e4m3fn"),
+    (torch.tensor([math.nan] + [1.0] * 95), "weight norm has a NaN or an infinity"),
+    (torch.tensor([math.inf, -math.inf] + [1.0] * 94), "weight norm has a NaN or an infinity"),
+    (torch.full((96,), 1e300, dtype=torch.float64), "weight norm has a NaN or an infinity")])
+def test_weights_that_are_no_finite_numbers_are_named(tmp_path: Path, weight: Any, why: str) -> None:
+    with pytest.raises(DetentError, match=why):
+        load(extra(tmp_path / "checkpoint", **{"model.norm.weight": weight}))
+
+
+def test_large_weights_are_finite() -> None:
+    assert torch.equal(weights.checked(torch.full((4,), 3e38), (4,), "w", "here"), torch.full((4,), 3e38))
 
 
 def test_files_that_are_none_are_named(tmp_path: Path) -> None:
@@ -215,8 +280,8 @@ def test_files_that_are_none_are_named(tmp_path: Path) -> None:
         load(str(tmp_path / "file.bin"))
 
 
-def written(path: Path, name: str) -> Path:
-    """A GGUF file with the random model's weights, as llama.cpp's converter lays them out."""
+def written(path: Path, name: str, **tensors: Any) -> Path:
+    """A GGUF file with the random model's weights, as llama.cpp's converter lays them out, and more ``tensors``."""
     gguf = pytest.importorskip("gguf")
     config, kind = support.model(name).config, "llama" if name == "tiny" else "qwen3moe"
     writer = gguf.GGUFWriter(path, kind)
@@ -258,6 +323,8 @@ def written(path: Path, name: str) -> Path:
         writer.add_tensor(f"blk.{index}.{gguf_file.LAYER_NAMES[part]}.weight", weight.contiguous().numpy())
     for key, stacked in experts.items():
         writer.add_tensor(key, torch.stack(stacked).numpy())
+    for key, weight in tensors.items():
+        writer.add_tensor(key, weight.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -272,6 +339,22 @@ def test_a_gguf_file_is_the_same_model(tmp_path: Path, name: str) -> None:
     same(model.weights, support.model(name).weights)
     assert model.tokenizer.decode(model.tokenizer.encode("ab <3> 12!")) == "ab  12!"  # <3> is special
     assert model.tokenizer.encode("ab") == (255,)
+
+
+def test_what_a_gguf_file_has_beside_is_named(tmp_path: Path) -> None:
+    bias = {"blk.0.attn_q.bias": torch.ones(96)}
+    with pytest.raises(DetentError, match="m.gguf: has 1 weights that .*: blk.0.attn_q.bias"):
+        load(str(written(tmp_path / "m.gguf", "tiny", **bias)))
+    with pytest.raises(DetentError, match="rope_freqs.weight has 3 numbers; a head has 8 pairs"):
+        load(str(written(tmp_path / "m.gguf", "tiny", **{"rope_freqs.weight": torch.ones(3)})))
+    with pytest.raises(DetentError, match="rope_freqs.weight is nan"):
+        load(str(written(tmp_path / "m.gguf", "tiny", **{"rope_freqs.weight": torch.full((8,), math.nan)})))
+    whole = written(tmp_path / "m.gguf", "tiny").read_bytes()
+    for key, code in ((b"llama.block_count", 4), (b"llama.attention.head_count", 4)):
+        place = whole.index(key) + len(key) + code
+        (tmp_path / "zero.gguf").write_bytes(whole[:place] + bytes(4) + whole[place + 4:])
+        with pytest.raises(DetentError, match=f"zero.gguf: {key.decode()} is 0"):
+            load(str(tmp_path / "zero.gguf"))
 
 
 def test_a_gguf_file_that_is_cut_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from detent.runtime.errors import BadFile, DetentError, UnknownName
+from detent.runtime.errors import BadFile, DetentError, UnknownName, brief_repr
 
 LLAMA, QWEN3, QWEN3_MOE = "llama", "qwen3", "qwen3-moe"
 ARCHITECTURES = {
@@ -14,6 +14,8 @@ ARCHITECTURES = {
     "llama": LLAMA, "qwen3": QWEN3, "qwen3moe": QWEN3_MOE,
 }
 """Names in ``config.json`` (``architectures``) and in GGUF (``general.architecture``)."""
+LARGEST = 1e30
+"""More than any number of a configuration, and far from what overflows."""
 
 
 @dataclass(frozen=True)
@@ -116,42 +118,92 @@ def architecture(name: str, where: str) -> str:
     return ARCHITECTURES[name]
 
 
-def from_hugging_face(content: Mapping[str, Any], where: str, name: str, special: tuple[int, ...]) -> Config:
-    """The configuration that a ``config.json`` states. Raises BadFile for what this engine does not compute."""
-    names = content.get("architectures") or ["none"]
-    kind = architecture(str(names[0]), where)
+def whole(value: Any, key: str, where: str, least: int = 1) -> int:
+    """A count that a file states. Raises BadFile."""
+    if type(value) is not int or value < least:
+        raise BadFile(where, f"{key} is {brief_repr(value)}", f"it must be a whole number, at least {least}")
+    return value
 
-    def need(key: str) -> Any:
+
+def positive(value: Any, key: str, where: str) -> float:
+    """A number above 0 that a file states. Raises BadFile."""
+    if type(value) not in (int, float) or not 0 < value <= LARGEST:
+        raise BadFile(where, f"{key} is {brief_repr(value)}", "it must be a number above 0")
+    return float(value)
+
+
+def consistent(config: Config, where: str) -> Config:
+    """The configuration, if its numbers fit each other. Raises BadFile."""
+    if config.heads % config.kv_heads:
+        raise BadFile(where, f"{config.heads} heads do not share {config.kv_heads} KV heads evenly",
+                      "give a complete checkpoint")
+    if config.head_dim % 2:
+        raise BadFile(where, f"head_dim is {config.head_dim}", "a head is turned by pairs, so it must be even")
+    if config.experts_per_token > config.experts:
+        raise BadFile(where, f"a token has {config.experts_per_token} of {config.experts} experts",
+                      "give a complete checkpoint")
+    return config
+
+
+def from_hugging_face(content: Any, where: str, name: str, special: tuple[int, ...]) -> Config:
+    """The configuration that a ``config.json`` states. Raises BadFile for what this engine does not compute and for
+    what is no configuration."""
+    if not isinstance(content, Mapping):
+        raise BadFile(where, f"is {brief_repr(content)}, no configuration", "give a complete checkpoint")
+    names = content.get("architectures") or ["none"]
+    if not isinstance(names, list) or not isinstance(names[0], str):
+        raise BadFile(where, f"architectures is {brief_repr(names)}", "it must be a list of names")
+    kind = architecture(names[0], where)
+
+    def count(key: str, default: int | None = None) -> int:
         if content.get(key) is None:
-            raise BadFile(where, f"lacks {key}", "give a complete checkpoint")
-        return content[key]
+            if default is None:
+                raise BadFile(where, f"lacks {key}", "give a complete checkpoint")
+            return default
+        return whole(content[key], key, where)
+
+    def flag(key: str) -> bool:
+        value = content.get(key) or False
+        if not isinstance(value, bool):
+            raise BadFile(where, f"{key} is {brief_repr(value)}", "it must be true or false")
+        return value
 
     refused = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "decoder_sparse_step": 1,
-               "mlp_only_layers": [], "use_sliding_window": False}
+               "mlp_only_layers": [], "use_sliding_window": False, "partial_rotary_factor": 1,
+               "quantization_config": None}
     for key, only in refused.items():
         value = content.get(key)
         if value is not None and value != only:
-            raise BadFile(where, f"{key} is {value!r}", f"this engine computes models with {key} {only!r}")
-    heads, hidden = int(need("num_attention_heads")), int(need("hidden_size"))
+            raise BadFile(where, f"{key} is {brief_repr(value)}", f"this engine computes models with {key} {only!r}")
+    heads, hidden = count("num_attention_heads"), count("hidden_size")
     moe = kind == QWEN3_MOE
     eos = content.get("eos_token_id")
-    return Config(
-        name=name, architecture=kind, vocabulary=int(need("vocab_size")), hidden=hidden,
-        layers=int(need("num_hidden_layers")), heads=heads,
-        kv_heads=int(content.get("num_key_value_heads") or heads),
-        head_dim=int(content.get("head_dim") or hidden // heads),
-        intermediate=int(need("moe_intermediate_size" if moe else "intermediate_size")),
-        context=int(need("max_position_embeddings")), norm_eps=float(need("rms_norm_eps")),
-        rope=_rope(content, where), tied=bool(content.get("tie_word_embeddings", False)),
-        experts=int(content.get("num_experts") or need("num_local_experts")) if moe else 0,
-        experts_per_token=int(need("num_experts_per_tok")) if moe else 0,
-        norm_topk=not moe or bool(content.get("norm_topk_prob", False)),
-        eos=() if eos is None else tuple(eos) if isinstance(eos, list) else (int(eos),), special=special)
+    ends = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    if content.get("rms_norm_eps") is None:
+        raise BadFile(where, "lacks rms_norm_eps", "give a complete checkpoint")
+    return consistent(Config(
+        name=name, architecture=kind, vocabulary=count("vocab_size"), hidden=hidden,
+        layers=count("num_hidden_layers"), heads=heads, kv_heads=count("num_key_value_heads", heads),
+        head_dim=count("head_dim", hidden // heads),
+        intermediate=count("moe_intermediate_size" if moe else "intermediate_size"),
+        context=count("max_position_embeddings"), norm_eps=positive(content["rms_norm_eps"], "rms_norm_eps", where),
+        rope=_rope(content, where), tied=flag("tie_word_embeddings"),
+        experts=count("num_local_experts" if content.get("num_experts") is None else "num_experts") if moe else 0,
+        experts_per_token=count("num_experts_per_tok") if moe else 0,
+        norm_topk=not moe or flag("norm_topk_prob"),
+        eos=tuple(whole(token, "eos_token_id", where, 0) for token in ends), special=special), where)
 
 
 def _rope(content: Mapping[str, Any], where: str) -> Rope:
-    stated = content.get("rope_parameters") or content.get("rope_scaling") or {}  # before and since transformers 5
-    base = float(stated.get("rope_theta") or content.get("rope_theta") or Rope.base)
+    key = "rope_parameters" if content.get("rope_parameters") else "rope_scaling"  # since and before transformers 5
+    stated = content.get(key) or {}
+    if not isinstance(stated, Mapping):
+        raise BadFile(where, f"{key} is {brief_repr(stated)}", "it must be an object")
+    theta = stated.get("rope_theta", content.get("rope_theta"))
+    base = Rope.base if theta is None else positive(theta, "rope_theta", where)
+    if stated.get("partial_rotary_factor", 1) != 1:
+        raise BadFile(where, f"partial_rotary_factor is {brief_repr(stated['partial_rotary_factor'])}",
+                      "this engine computes models with partial_rotary_factor 1")
     kind = stated.get("rope_type", stated.get("type", "default"))
     if kind == "default":
         return Rope(base)
@@ -161,5 +213,7 @@ def _rope(content: Mapping[str, Any], where: str) -> Rope:
     if any(key not in stated for key in keys):
         raise BadFile(where, f"rope type llama3 without {', '.join(k for k in keys if k not in stated)}",
                       "give a complete checkpoint")
-    factor, low, high, original = (float(stated[key]) for key in keys)
+    factor, low, high, original = (positive(stated[key], key, where) for key in keys)
+    if low >= high:
+        raise BadFile(where, f"low_freq_factor is {low}, high_freq_factor {high}", "the first must be lower")
     return Rope(base, (factor, low, high, original))

