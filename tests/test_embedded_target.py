@@ -57,6 +57,14 @@ def test_a_tuple_is_taken_up_while_serving(target: EmbeddedTarget) -> None:
     assert target.traits.environment["tuple"] == first.hash
 
 
+def test_an_engine_that_is_given_a_tuple_is_of_another_arm(target: EmbeddedTarget) -> None:
+    stock = EmbeddedTarget.open(MODEL, arm="stock")
+    assert (stock.traits.arm, stock.traits.name) == ("stock", "embedded stock")
+    stock.engine.set_tuple(target.engine.ops.selectors.commitment)
+    assert (stock.arm, stock.traits.arm, stock.traits.name) == ("detent", "detent", "embedded detent")
+    assert stock.traits == target.traits
+
+
 def test_a_new_process_gives_the_same_bits_and_errors(target: EmbeddedTarget) -> None:
     submissions = [Submission(request(20, 4)), Submission(request(30, 4, 1, temperature=0.7, seed=3), start=2)]
     fresh = target.fresh()

@@ -22,9 +22,14 @@ EVIDENCE = frozenset(("batch", "row", "tokens", "graph", "selections", "cached",
 class EmbeddedTarget:
     """An engine in this process. ``options``: what :meth:`open` was called with."""
 
-    def __init__(self, engine: Engine, arm: str, options: dict[str, Any]) -> None:
-        self.engine, self.arm, self.options = engine, arm, options
+    def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
+        self.engine, self.options = engine, options
         self._traits: Traits | None = None
+
+    @property
+    def arm(self) -> str:
+        """That of the engine now: one that began without a tuple may have been given one."""
+        return STOCK if self.engine.ops.hash == STOCK else DETENT
 
     @classmethod
     def open(cls, model: str = SMOLLM2, *, arm: str = DETENT, commitment: str | None = None, dtype: str = "float32",
@@ -44,8 +49,8 @@ class EmbeddedTarget:
         chosen = None if commitment is None else CommitmentTuple.load(commitment)
         loaded = load(model, DTYPES[dtype], device)
         engine = Engine.start(loaded, Limits.of(loaded.config, **(limits or {})), arm, chosen)
-        return cls(engine, arm, {"model": model, "arm": arm, "commitment": commitment, "dtype": dtype,
-                                 "device": device, "limits": limits})
+        return cls(engine, {"model": model, "arm": arm, "commitment": commitment, "dtype": dtype,
+                            "device": device, "limits": limits})
 
     @property
     def traits(self) -> Traits:
