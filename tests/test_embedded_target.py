@@ -63,6 +63,12 @@ def test_an_engine_that_is_given_a_tuple_is_of_another_arm(target: EmbeddedTarge
     stock.engine.set_tuple(target.engine.ops.selectors.commitment)
     assert (stock.arm, stock.traits.arm, stock.traits.name) == ("detent", "detent", "embedded detent")
     assert stock.traits == target.traits
+    fresh = stock.fresh()
+    try:
+        assert fresh.traits == target.traits
+    finally:
+        fresh.close()
+        stock.close()
 
 
 def test_a_new_process_gives_the_same_bits_and_errors(target: EmbeddedTarget) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -25,6 +27,8 @@ class EmbeddedTarget:
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.engine, self.options = engine, options
         self._traits: Traits | None = None
+        self._begun = engine.ops.hash
+        self._folder: TemporaryDirectory[str] | None = None  # of tuples that new processes are to serve under
 
     @property
     def arm(self) -> str:
@@ -77,7 +81,15 @@ class EmbeddedTarget:
     def fresh(self) -> Target:
         from detent.engines.embedded.remote import RemoteTarget
 
-        return RemoteTarget(self.options)
+        ops, options = self.engine.ops, self.options
+        if ops.hash != self._begun:  # it was given another tuple since
+            commitment = ops.selectors.commitment
+            assert commitment is not None
+            self._folder = self._folder or TemporaryDirectory(prefix="detent-")
+            path = os.path.join(self._folder.name, f"{ops.hash}.json")
+            commitment.write(path)
+            options = {**options, "arm": DETENT, "commitment": path}
+        return RemoteTarget(options)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return self.engine.model.tokenizer.encode(text)
@@ -86,4 +98,7 @@ class EmbeddedTarget:
         return self.engine.model.tokenizer.decode(tokens)
 
     def close(self) -> None:
-        """Nothing is held that does not go with the object."""
+        """Remove the tuples that were written for new processes; the rest goes with the object."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
