@@ -104,6 +104,13 @@ def transfer(kind: str, operands: Sequence[Abstract], result_type: str) -> Abstr
         exact = _by_sets(kind, operands, result_type)
         if exact is not None:
             return exact
+        divisor = operands[-1]
+        if SEMANTICS[kind].fails == "zero" and isinstance(divisor, frozenset) and min(divisor) < 0 < max(divisor):
+            if 0 in divisor:
+                return None
+            # Between a divisor's signs the extremes are not at the corners: 5 // {-1, 1, 2} reaches 5.
+            signs = [frozenset(v for v in divisor if (v < 0) is negative) for negative in (True, False)]
+            return join(*(transfer(kind, (operands[0], sign), result_type) for sign in signs))
         bounds = [hull(value) for value in operands]
         if any(b is None for b in bounds):
             return BOOLS if result_type == "bool" else None

@@ -6,13 +6,15 @@ import itertools
 from typing import Any
 
 import hypothesis
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from passes_expressions import number, truth
 from passes_graphs import Build, Value
 
-from detent.passes.boxes import Region, halves, piece, size
-from detent.passes.domains import Interval
+from detent.dialects.selir.semantics import evaluate
+from detent.passes.boxes import Region, apply, halves, piece, size
+from detent.passes.domains import Interval, hull
 from detent.passes.graph import Graph
 from detent.passes.input_domains import input_domains, relations
 from detent.passes.interpret import interpret
@@ -100,6 +102,15 @@ def test_boxes_contain_every_value_and_moving_is_evaluating(data: st.DataObject)
                                   else concrete[node] in value)), (build.graph.kinds[node], value, concrete[node])
     inside = {leaf: frozenset((point[leaf],)) for leaf in region.leaves}
     assert region.moved(memo, inside) == region.evaluate(inside)
+
+
+@pytest.mark.parametrize("kind", ["floordiv", "div", "mod"])
+def test_a_divisor_of_both_signs_without_zero(kind: str) -> None:
+    kind_type = "float" if kind == "div" else "int"
+    found = hull(apply(kind, [Interval(1, 5), frozenset((-1, 1, 2))], kind_type))
+    values = [evaluate(kind, (a, b), kind_type) for a in range(1, 6) for b in (-1, 1, 2)]
+    assert found is None or (found.low <= min(values) and max(values) <= found.high)
+    assert kind == "mod" or found == (min(values), max(values))
 
 
 # ---- completing -----------------------------------------------------------------------------------------------
