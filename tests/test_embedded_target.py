@@ -14,9 +14,9 @@ from embedded_support import bits, request  # noqa: E402
 
 from detent.cli.app import detent  # noqa: E402
 from detent.engines.embedded.engine import Refused  # noqa: E402
-from detent.engines.embedded.remote import RemoteTarget  # noqa: E402
 from detent.engines.embedded.target import EmbeddedTarget  # noqa: E402
 from detent.engines.interface import Submission  # noqa: E402
+from detent.engines.remote import RemoteTarget  # noqa: E402
 from detent.runtime.errors import DetentError  # noqa: E402
 from detent.runtime.tuple import CommitmentTuple  # noqa: E402
 
@@ -92,7 +92,7 @@ def test_a_new_process_gives_the_same_bits_and_errors(target: EmbeddedTarget) ->
 
 def test_a_new_process_that_cannot_start_says_why() -> None:
     with pytest.raises(DetentError, match="model 'nowhere' does not exist"):
-        RemoteTarget({"model": "nowhere"})
+        RemoteTarget("detent.engines.embedded.target:EmbeddedTarget.open", {"model": "nowhere"})
 
 
 def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:

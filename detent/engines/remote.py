@@ -7,6 +7,7 @@ the error back.
 from __future__ import annotations
 
 import importlib
+import operator
 import os
 import pickle
 import subprocess
@@ -103,7 +104,7 @@ def serve() -> None:
         try:
             if name == "open":
                 module, _, function = arguments[0].partition(":")
-                target = getattr(importlib.import_module(module), function)(**arguments[1])
+                target = operator.attrgetter(function)(importlib.import_module(module))(**arguments[1])
                 result = target.traits
             else:
                 result = getattr(target, name)(*arguments)

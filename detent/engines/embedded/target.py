@@ -14,10 +14,14 @@ from detent.engines.embedded.engine import ARMS, DETENT, STOCK, Engine
 from detent.engines.embedded.model import load
 from detent.engines.embedded.weights import SMOLLM2
 from detent.engines.interface import Output, Submission, Target, Traits
+from detent.engines.remote import RemoteTarget
 from detent.runtime.errors import DetentError, UnknownName
 from detent.runtime.tuple import CommitmentTuple
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+FACTORY = "detent.engines.embedded.target:EmbeddedTarget.open"
+CACHES = ("DETENT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""Environment variables that say where compiled things are kept."""
 EVIDENCE = frozenset(("batch", "row", "tokens", "graph", "selections", "cached", "chunks", "preemptions"))
 
 
@@ -79,8 +83,6 @@ class EmbeddedTarget:
         self.engine.flush()
 
     def fresh(self) -> Target:
-        from detent.engines.embedded.remote import RemoteTarget
-
         ops, options = self.engine.ops, self.options
         if ops.hash != self._begun:  # it was given another tuple since
             commitment = ops.selectors.commitment
@@ -89,7 +91,7 @@ class EmbeddedTarget:
             path = os.path.join(self._folder.name, f"{ops.hash}.json")
             commitment.write(path)
             options = {**options, "arm": DETENT, "commitment": path}
-        return RemoteTarget(options)
+        return RemoteTarget(FACTORY, options, CACHES)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return self.engine.model.tokenizer.encode(text)
