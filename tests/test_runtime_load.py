@@ -146,7 +146,8 @@ def test_a_hit_in_a_fresh_process_imports_no_compiler(project: Project, root: Pa
         loaded = set(done.stdout.split())
         assert loaded.isdisjoint(("xdsl", "numpy", "networkx", "torch", "triton", "click", "rich"))
         assert loaded.isdisjoint(("ast", "dataclasses", "inspect", "subprocess", "difflib", "pathlib", "logging"))
-        assert {"detent", "tomllib"} <= loaded
+        assert loaded.isdisjoint(("tomllib", "datetime", "typing"))  # the deployment's file is remembered
+        assert "detent" in loaded
 
 
 def test_names_of_the_package_are_lazy(root: Path) -> None:

@@ -7,6 +7,8 @@ entries under one first-level key hold the facts that were read with their value
     solutions/<first-level key>/<id>.solution      header, solution document
                                 <id>.graph.json  <id>.unpinned.py  <id>.places.json
                                 <id>.<assignment>.selector  <id>.<assignment>.<python>.code
+    normalised/<sha256 of a text>         a program's normalised hash
+               <sha256 of a text>.toml    what a deployment's file holds
 
 An entry is never changed: ``id`` covers the files' bytes too, and a reformatted program gets an entry of its
 own, derived without solving. Numbers are bounded and the least recently used entries go first.
@@ -20,7 +22,7 @@ import time
 import warnings
 
 from detent.runtime import place, records, shelf
-from detent.runtime.encoding import canonical, digest, ordered, sha256
+from detent.runtime.encoding import canonical, digest, ordered, sha256, strict_toml
 from detent.runtime.entry import Entry, Miss
 from detent.runtime.errors import BadFile, CacheWarning
 from detent.runtime.facts import ABSENT, ALWAYS_READ, Change, fact_changes, fact_text, summary
@@ -180,6 +182,16 @@ class Store:
     def clear(self) -> int:
         """Remove everything Detent put there, and nothing else; the number of entries removed."""
         return self.shelf.clear() if self.usable else 0
+
+    def toml(self, data: bytes) -> dict[str, Any]:
+        """As :func:`detent.runtime.encoding.strict_toml`, remembered: the parser costs more than a hit's lookup."""
+        key = sha256(data)
+        content = self.shelf.read_toml(key) if self.usable else None
+        if content is None:
+            content = strict_toml(data)
+            if self.usable:
+                self.shelf.write_toml(key, content)
+        return content
 
     def _main(self, program: Program) -> str:
         try:

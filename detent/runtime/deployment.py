@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 
+from detent.runtime.encoding import strict_json, strict_toml
 from detent.runtime.errors import BadFile, UnknownName, brief_repr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "programs")
@@ -54,9 +56,10 @@ def known() -> list[str]:
     return sorted(name[:-5] for name in os.listdir(FOLDER) if name.endswith(".toml"))
 
 
-def load(name_or_path: str) -> Deployment:
+def load(name_or_path: str, parse: Callable[[bytes], dict[str, Any]] = strict_toml) -> Deployment:
     """The deployment of that name, or of a file if the argument ends in ``.toml``.
 
+    ``parse``: :meth:`detent.runtime.cache.Store.toml` where a parsed file may be remembered.
     Raises UnknownName for an unknown name, BadFile for a file that is missing or wrong.
     """
     if name_or_path.endswith(".toml"):
@@ -70,12 +73,13 @@ def load(name_or_path: str) -> Deployment:
             text = file.read()
     except OSError as error:
         raise BadFile(path, error.strerror or "cannot be read", "give the path of a deployment's TOML file") from None
-    return loads(text, path, expected)
+    return loads(text, path, expected, parse)
 
 
-def loads(text: bytes, path: str, expected: str | None = None) -> Deployment:
+def loads(text: bytes, path: str, expected: str | None = None,
+          parse: Callable[[bytes], dict[str, Any]] = strict_toml) -> Deployment:
     """The deployment that a file at ``path`` with this text is; its name must be ``expected`` where that is given."""
-    sections = _parse_toml(text, path)
+    sections = _sections(text, path, parse)
     header = sections.pop("deployment", {})
     name = header.get("name", os.path.basename(path)[:-5])
     if expected is not None and name != expected:
@@ -86,11 +90,9 @@ def loads(text: bytes, path: str, expected: str | None = None) -> Deployment:
     return Deployment(name, facts, path, (path, *sources.values()), header.get("description", ""), sources)
 
 
-def _parse_toml(text: bytes, path: str) -> dict[str, dict[str, Any]]:
-    from detent.runtime.encoding import strict_toml
-
+def _sections(text: bytes, path: str, parse: Callable[[bytes], dict[str, Any]]) -> dict[str, dict[str, Any]]:
     try:
-        sections = strict_toml(text)
+        sections = parse(text)
     except ValueError as error:
         raise BadFile(path, f"is not TOML: {error}", "correct the file there") from None
     for section, table in sections.items():
@@ -126,8 +128,6 @@ def _scalar(path: str, place: str, value: Any) -> Any:
 
 
 def _json_table(path: str, place: str, reference: dict[str, Any], sources: dict[str, str]) -> dict[int, Any]:
-    from detent.runtime.encoding import strict_json
-
     for key in reference:
         if key not in ("json", "drop"):
             raise UnknownName("key", key, ("json", "drop"), f"{path}: {place}")

@@ -40,10 +40,10 @@ def load_selector(program: str | Program, deployment: str | Deployment,
     if on_miss not in ("solve", "stop"):
         raise ValueError(f"on_miss is 'solve' or 'stop', not {on_miss!r}")
     where = resolve(program) if isinstance(program, str) else program
-    facts = deployments.load(deployment) if isinstance(deployment, str) else deployment
+    cache = store or Store()
+    facts = deployments.load(deployment, cache.toml) if isinstance(deployment, str) else deployment
     if where.shipped:
         require_consistent(facts)
-    cache = store or Store()
     found = cache.find_solution(where, facts, body=False)
     if isinstance(found, Entry):
         selector = _selector(cache, found, where, facts, assignment)

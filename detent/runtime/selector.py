@@ -75,9 +75,10 @@ class _Compiled:
     """The part that both kinds of selector share: signature, checks of types, memory.
 
     Every object has a ``__call__`` of its own in a slot: the interpreter finds there, without a step in Python, the
-    cache that knows the combinations seen. The cache tells types apart, because ``True``, ``1`` and ``1.0`` are
-    equal and only one of them fits an input. Selectors with float inputs remember nothing: 0.0 and -0.0 are equal,
-    are of one type, and may have different points.
+    cache that knows the combinations seen. That cache compares as Python does, so the checks of new inputs do too:
+    what equals a value of the declared type is that value (``True`` and ``1.0`` are 1), seen before or not. Telling
+    types apart would cost a seen combination three times as much. Selectors with float inputs remember nothing: 0.0
+    and -0.0 are equal and may have different points.
     """
 
     __slots__ = ("__call__", "__dict__", "__weakref__")
@@ -97,7 +98,7 @@ class _Compiled:
         # Equal floats may be different values (0.0 and -0.0), so results that hold any are told apart by their text.
         self._float_points = any(kind in ("float", "f32") for kind in self.points_schema.values())
         if {"float", "f32"}.isdisjoint(self.inputs.values()):
-            self.__call__ = functools.lru_cache(SEEN, typed=True)(self._new)
+            self.__call__ = functools.lru_cache(SEEN)(self._new)
         else:
             self.__call__ = self._new
 
@@ -136,7 +137,7 @@ class _Compiled:
         return shared
 
     def _checked(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The inputs as plain Python values of the declared types; numbers of other libraries are converted."""
+        """The inputs as plain Python values of the declared types; equal numbers of other types are converted."""
         if len(inputs) != len(self.inputs):
             raise BadInput(f"{self.program}: takes {len(self.inputs)} inputs, not {len(inputs)}",
                            f"their order is {', '.join(self.inputs)}")
@@ -145,7 +146,7 @@ class _Compiled:
             if kind == "f32" or type(value) is not _EXACT[kind]:
                 try:
                     value = _CONVERT[kind](value)
-                except (TypeError, AttributeError, OverflowError):
+                except (TypeError, ValueError, AttributeError, OverflowError):
                     found = f"{brief_repr(value)} of type {type(value).__name__}"
                     raise BadInput(f"{self.program}: input {name} is {found}", f"pass one of type {kind}") from None
             values.append(value)
@@ -166,11 +167,15 @@ class _Compiled:
 def _to_int(value: Any) -> int:
     """Only numbers that cannot change: anything else with an ``__index__``, such as a tensor, may be the same key
     with another value later."""
-    from numbers import Integral
+    from numbers import Number
 
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    # numpy's bool is no Number.
+    if not isinstance(value, Number) and type(value).__name__ not in ("bool", "bool_"):
         raise TypeError
-    return int(value)
+    whole = int(getattr(value, "real", value))
+    if whole != value:
+        raise TypeError
+    return whole
 
 
 def _to_float(value: Any) -> float:
@@ -182,9 +187,10 @@ def _to_float(value: Any) -> float:
 
 
 def _to_bool(value: Any) -> bool:
-    if type(value).__name__ not in ("bool", "bool_"):
+    number = _to_int(value)
+    if number not in (0, 1):
         raise TypeError
-    return bool(value)
+    return number == 1
 
 
 def _to_single(value: Any) -> float:

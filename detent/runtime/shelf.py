@@ -27,7 +27,7 @@ MAX_ENTRIES = 32
 MAX_SELECTORS = 64
 """Selectors kept beside one solution."""
 MAX_MEMOS = 1024
-"""Program texts whose normalised hash is remembered."""
+"""Texts of which something is remembered: a program's normalised hash, what a deployment's file holds."""
 NAME_LENGTH = 40
 """Hex digits of a first-level key in a folder's name."""
 
@@ -197,13 +197,37 @@ class Shelf:
 
     def write_memo(self, raw: str, known: str) -> None:
         try:
-            os.makedirs(self.memo_folder, mode=0o700, exist_ok=True)
+            self._prepare_memos()
             replace_file(os.path.join(self.memo_folder, raw), f"{known} {digest(raw, known)}".encode())
-            for file in _own(self.memo_folder, _is_memo)[MAX_MEMOS:]:
-                _remove(file.path)
         except OSError:
             # A memo only saves parsing.
             pass
+
+    def read_toml(self, raw: str) -> dict[str, Any] | None:
+        """What the TOML text of that hash holds, if that is remembered."""
+        try:
+            header = records.read(self._toml_path(raw), "toml").header
+            content: dict[str, Any] = header["content"]
+            return content if header["of"] == raw else None
+        except (records.Corrupt, OSError, ValueError, KeyError):
+            return None
+
+    def write_toml(self, raw: str, content: dict[str, Any]) -> None:
+        """Remember it, unless JSON has no words for it (a date, an infinity)."""
+        try:
+            self._prepare_memos()
+            records.write(self._toml_path(raw), "toml", {"of": raw, "content": content}, b"")
+        except (OSError, ValueError, TypeError):
+            pass
+
+    def _toml_path(self, raw: str) -> str:
+        return os.path.join(self.memo_folder, f"{raw}.toml")
+
+    def _prepare_memos(self) -> None:
+        """Make their folder, and room for one more in it."""
+        os.makedirs(self.memo_folder, mode=0o700, exist_ok=True)
+        for file in _own(self.memo_folder, _is_memo)[MAX_MEMOS - 1:]:
+            _remove(file.path)
 
     def entries(self) -> list[dict[str, Any]]:
         rows = []
@@ -270,7 +294,7 @@ def _is_entry(name: str) -> bool:
 
 
 def _is_memo(name: str) -> bool:
-    return _is_hex(_whole_name(name), 64)
+    return _is_hex(_whole_name(name).removesuffix(".toml"), 64)
 
 
 def _is_lock(name: str) -> bool:

@@ -207,13 +207,18 @@ def own_sources_hash() -> str:
 
 def hash_sources(folder: str) -> str:
     """A hash over the Python files below a folder: relative paths and bytes, in sorted order."""
-    found: list[tuple[str, str]] = []
-    for base, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        found.extend((os.path.relpath(os.path.join(base, name), folder).replace(os.sep, "/"), os.path.join(base, name))
-                     for name in names if name.endswith(".py"))
     parts: list[str | bytes] = []
-    for relative, path in sorted(found):
-        with open(path, "rb") as file:
+    for relative, path in sorted(_python_files(folder, "")):
+        with open(path, "rb", buffering=0) as file:
             parts += [relative, file.read()]
     return digest(*parts)
+
+
+def _python_files(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    yield from _python_files(entry.path, f"{prefix}{entry.name}/")
+            elif entry.name.endswith(".py"):
+                yield prefix + entry.name, entry.path

@@ -39,7 +39,7 @@ def load_unpinned(program: str, deployment: str | Deployment, knobs: Mapping[str
 def solution(program: str, deployment: str | Deployment, *, store: Store | None = None) -> Entry:
     """The stored solution of a program on a deployment, solved in a process of its own if there is none."""
     where = resolve(program)
-    facts = deployments.load(deployment) if isinstance(deployment, str) else deployment
     cache = store or Store()
+    facts = deployments.load(deployment, cache.toml) if isinstance(deployment, str) else deployment
     found = cache.find_solution(where, facts)
     return _solved(cache, where, facts, found, "solve") if isinstance(found, Miss) else found

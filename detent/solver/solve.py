@@ -37,10 +37,10 @@ def solve(program: str | Callable[..., Any], deployment: str | Deployment, *, ab
     """
     started = time.perf_counter()
     target = program_of(program)
-    facts = load(deployment) if isinstance(deployment, str) else deployment
+    cache = store if store is not None else Store()
+    facts = load(deployment, cache.toml) if isinstance(deployment, str) else deployment
     if target.shipped:
         require_consistent(facts)
-    cache = store if store is not None else Store()
     try:
         return _through(program, target, facts, ablate, cache, progress, started)
     except RecursionError:  # also of Python's parser, which the cache's key needs first
