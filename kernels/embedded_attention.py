@@ -196,9 +196,13 @@ def _partial(q: Tensor, k_pages: Tensor, v_pages: Tensor, where: Tensor,
 
 
 def _batches(x: Tensor) -> list[Tensor]:
-    """``x[U, ...]`` in batches of :data:`BATCH`, the last one filled up with what is there."""
+    """``x[U, ...]`` in batches of :data:`BATCH`, the last one filled up with what is there.
+
+    All of one layout, that of a batch by itself: the kernel hangs on that too.
+    """
     rest = -len(x) % BATCH
-    return list(torch.cat((x, x[:1].expand(rest, *x.shape[1:])) if rest else (x,)).split(BATCH))
+    filled = torch.cat((x, x[:1].expand(rest, *x.shape[1:]))) if rest else x
+    return list(filled.contiguous().split(BATCH))
 
 
 def _products(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,12 @@
 """Row-wise and elementwise operations of the embedded engine: RMSNorm, softmax, argmax, exponential and SiLU.
 
-torch computes every row of the first three by itself, in an order that hangs on the row's length only.
+On a CPU torch computes every row of the first three by itself, in an order that hangs on the row's length only. On a
+GPU its sums hang on the number of rows, and its softmax on where a row begins in memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -21,17 +23,34 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, own: bool) -> Tensor:
     wide, scale = x.float(), weight.float()
     if own:
         return functional.rms_norm(wide, (x.shape[1],), scale, eps).to(x.dtype)
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * scale).to(x.dtype)
+    square = wide.square()
+    mean = square.mean(-1, keepdim=True) if x.device.type == "cpu" else _sum(square) / x.shape[1]
+    return (wide * torch.rsqrt(mean + eps) * scale).to(x.dtype)
 
 
 def softmax(x: Tensor) -> Tensor:
     """Softmax of every row of ``x[M, V]`` in fp32."""
-    return torch.softmax(x.float(), -1)
+    return torch.softmax(_aligned(x.float()), -1)[:, :x.shape[1]]
 
 
 def log_softmax(x: Tensor) -> Tensor:
     """Logarithm of the softmax of every row of ``x[M, V]`` in fp32."""
-    return torch.log_softmax(x.float(), -1)
+    return torch.log_softmax(_aligned(x.float()), -1)[:, :x.shape[1]]
+
+
+def _sum(x: Tensor) -> Tensor:
+    """Every row's sum, ``[M, 1]``: one half is added to the other until one column is left, so by elementwise
+    operations alone."""
+    x = functional.pad(x, (0, (1 << (x.shape[1] - 1).bit_length()) - x.shape[1]))
+    while x.shape[1] > 1:
+        x = x[:, :x.shape[1] // 2] + x[:, x.shape[1] // 2:]
+    return x
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """On a GPU the rows filled up, with what has no share in a softmax, so that all begin alike in memory."""
+    rest = 0 if x.device.type == "cpu" else -x.shape[1] % LANES
+    return functional.pad(x, (0, rest), value=-math.inf) if rest else x
 
 
 def argmax(x: Tensor) -> Tensor:

@@ -209,6 +209,15 @@ def test_softmax_by_rows(function: Callable[[Any], Any]) -> None:
     assert torch.allclose(total.sum(-1), torch.ones(20, dtype=torch.float64), atol=1e-5)
 
 
+@pytest.mark.parametrize("width", [1, 2, 3, 96, 100])
+def test_a_sum_by_halves_is_the_sum(width: int) -> None:
+    whole = torch.randint(-1000, 1000, (5, width), generator=generator(0)).float()
+    assert same_bits(embedded_norm._sum(whole), whole.sum(-1, keepdim=True))
+    x = torch.randn(5, width, generator=generator(1))
+    assert torch.allclose(embedded_norm._sum(x), x.sum(-1, keepdim=True), atol=1e-5)
+    assert all(same_bits(embedded_norm._sum(x[n:n + 1]), embedded_norm._sum(x)[n:n + 1]) for n in range(5))
+
+
 def test_argmax_takes_the_lowest_index() -> None:
     x = torch.tensor([[1.0, 1.0, 0.0], [0.0, 2.0, 2.0], [3.0, 3.0, 3.0]])
     assert embedded_norm.argmax(x).tolist() == [0, 1, 0]

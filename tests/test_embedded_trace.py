@@ -135,6 +135,20 @@ def test_a_product_that_sees_the_number_of_rows_is_found(ops: Ops, monkeypatch: 
         selfcheck.check(ops, weights())
 
 
+def test_a_sum_whose_order_hangs_on_the_number_of_rows_is_found(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
+    def norm(x: Any, *_: Any) -> Any:
+        """What a GPU does: the order is another one for many rows, which most rows' bits do not show."""
+        mean = x.square().mean(-1, keepdim=True)
+        if len(x) > 20:
+            first, second = x.square().chunk(2, -1)
+            mean = (first.sum(-1, keepdim=True) + second.sum(-1, keepdim=True)) / x.shape[1]
+        return x * torch.rsqrt(mean + 1e-5)
+
+    monkeypatch.setattr(embedded_norm, "rms_norm", norm)
+    with pytest.raises(selfcheck.NotInvariant, match="norm, 33 rows"):
+        selfcheck.check(ops, weights())
+
+
 @pytest.mark.parametrize("name", ["rms_norm", "softmax", "log_softmax"])
 def test_a_row_that_sees_its_place_is_found(name: str, ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_norm, name, by_place)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 COUNTS = (1, 2, 3, 8, 33, 150)
 """Numbers of rows that are tried where there is no tile to fill up."""
+PROBES = 8
+"""Rows that are watched: sums in two orders often have the same bits."""
 WORK = 4e9
 """Multiplications and additions spent on one shape; larger counts are left out."""
 KEYS = 40
@@ -48,7 +50,7 @@ def check(ops: Ops, weights: Weights) -> None:
             _linear(ops, weight, generator)
         if weights.layers[0].router is not None:
             _experts(ops, weights, generator)
-        _rows(ops, weights.norm, generator)
+        _rows(ops, weights, generator)
         _attention(ops, weights.norm, generator)
 
 
@@ -80,15 +82,17 @@ def _most_rows(ops: Ops) -> int:
 
 def _same_rows(function: Callable[[Tensor], Tensor], what: str, width: int, counts: tuple[int, ...], like: Tensor,
                generator: torch.Generator) -> None:
-    """One row alone, and at every place among ``counts`` rows: half of the places its own copies, half others."""
-    row = torch.randn(1, width, generator=generator).to(like)
-    alone = function(row)
+    """:data:`PROBES` rows alone, and at every place among ``counts`` rows: they have half of the places in turn, other
+    rows the rest."""
+    probes = torch.randn(PROBES, width, generator=generator).to(like)
+    alone = torch.cat([function(row) for row in probes.split(1)])
     for count in counts:
-        same = torch.arange(count, device=like.device) % 2 == 0
-        for chosen in (same, ~same):
+        places = torch.arange(count, device=like.device)
+        for turn in range(2):
+            chosen, probe = places % 2 == turn, places // 2 % PROBES
             rows = torch.randn(count, width, generator=generator).to(like)
-            rows[chosen] = row
-            if not _equal(function(rows)[chosen], alone):
+            rows[chosen] = probes[probe[chosen]]
+            if not _equal(function(rows)[chosen], alone[probe[chosen]]):
                 raise NotInvariant(f"{what}, {count} rows")
 
 
@@ -112,11 +116,12 @@ def _experts(ops: Ops, weights: Weights, generator: torch.Generator) -> None:
             raise NotInvariant(f"expert layer, {count} tokens")
 
 
-def _rows(ops: Ops, weight: Tensor, generator: torch.Generator) -> None:
+def _rows(ops: Ops, weights: Weights, generator: torch.Generator) -> None:
     counts = tuple(count for count in COUNTS if count <= _most_rows(ops))
-    for what, function in (("norm", lambda x: ops.norm(x, weight, 1e-5)), ("softmax", ops.softmax),
-                           ("log_softmax", ops.log_softmax)):
-        _same_rows(function, what, len(weight), counts, weight, generator)
+    hidden, vocabulary = len(weights.norm), weights.logits.shape[0]
+    for what, function, width in (("norm", lambda x: ops.norm(x, weights.norm, 1e-5), hidden),
+                                  ("softmax", ops.softmax, vocabulary), ("log_softmax", ops.log_softmax, vocabulary)):
+        _same_rows(function, what, width, counts, weights.norm, generator)
 
 
 def _attention(ops: Ops, like: Tensor, generator: torch.Generator) -> None:
@@ -144,6 +149,6 @@ def _attention(ops: Ops, like: Tensor, generator: torch.Generator) -> None:
 
 
 def _equal(rows: Tensor, row: Tensor) -> bool:
-    """Whether all rows have the bits of the one row."""
+    """Whether all rows have the bits of the one row, or of theirs."""
     kind = torch.int32 if rows.element_size() == 4 else torch.int16
     return bool((rows.contiguous().view(kind) == row.contiguous().view(kind)).all())
