@@ -1,10 +1,10 @@
 """``attention-cpu``: what the embedded engine runs for attention.
 
-Two kernels. *whole* is torch's scaled_dot_product_attention, one request after the other, over all its keys at once;
-what it adds in which order hangs on how many keys and queries a request has in this step. *split* takes tiles of
-queries and splits of keys that begin at absolute multiples of their sizes, of all requests at once. As shipped, the
-number of requests a core and the KV tokens a request decide: many short ones are faster together, few or long ones
-alone, and so are prompts.
+Two kernels. *whole* is torch's scaled_dot_product_attention over all of a request's keys at once; what it adds in which
+order hangs on how many keys and queries the request and those computed with it have in this step. *split* takes tiles
+of queries and splits of keys that begin at absolute multiples of their sizes, of all requests at once. As shipped, the
+number of requests a core and the KV tokens a request decide, as they were measured; under ``always_split`` there are
+tiles and splits where they are slower too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def attention_cpu(model: Model, machine: Machine, embedded: Embedded, limits: Li
     query_rows = knob("query_rows", TILES, default=full_tile(model))
     split_stride = knob("split_stride", STRIDES, default=128)
     measured = embedded.attention[row_for(embedded.attention, cdiv(call.total_k, call.b))]
-    split = call.max_seqlen_q == 1 and call.b >= machine.cores * measured["requests"]
+    always = knob("always_split", (False, True), default=True)
+    split = always or call.max_seqlen_q == 1 and call.b >= machine.cores * measured["requests"]
 
     require(split, "what torch adds up at once hangs on the step's keys and queries")
     require(split_stride % embedded.page_size == 0, "splits are whole pages")

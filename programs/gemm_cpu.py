@@ -3,7 +3,8 @@
 
 Two kernels. *plain* is a BLAS product of a tile of rows; in which order BLAS adds hangs on how many rows the tile has.
 *packed* is oneDNN's product with weights in a blocked layout, which adds in ascending K whatever the number of rows.
-As shipped, the number of rows decides, for every layer as it was measured, and no tile is filled up.
+As shipped, the number of rows decides, for every layer as it was measured, and no tile is filled up. Where every layer
+is packed there are no tiles: they would only take time.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def gemm_cpu(embedded: Embedded, limits: Limits, call: Call) -> dict[str, object
     fill = knob("fill", (False, True), default=none_packed(embedded.gemm, LAYERS))
     rows = row_for(embedded.gemm, call.num_rows)
     measured = embedded.gemm[rows]
-    require(fill or all(measured[layer] == 1 for layer in LAYERS), "a plain product's bits are those of a full tile")
-    return {"rows": rows, "fill": fill} | {
+    packed = all(measured[layer] == 1 for layer in LAYERS)
+    require(fill or packed, "a plain product's bits are those of a full tile")
+    return {"rows": limits.max_num_batched_tokens if packed and not fill else rows, "fill": fill} | {
         f"kernel.{layer}": "packed" if measured[layer] == 1 else "plain" for layer in LAYERS}

@@ -45,7 +45,8 @@ class Cache:
         q = torch.cat([self.queries[r][begin:end] for r, begin, end in parts])
         tables, lengths = self.tables[[r for r, _, _ in parts]], [end for _, _, end in parts]
         if sizes is None:
-            out = embedded_attention.whole(q, self.keys, self.values, starts, lengths, tables, PAGE)
+            out = embedded_attention.whole(q, self.keys, self.values, embedded_attention.whole_plan(
+                starts, lengths, tables, PAGE))
         else:
             plan = embedded_attention.plan(starts, lengths, tables, PAGE, *sizes, HEADS // KV_HEADS, q.dtype)
             out = embedded_attention.attention(q, self.keys, self.values, plan, sizes[0])

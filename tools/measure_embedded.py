@@ -3,10 +3,10 @@
     python -m detent.tools.measure_embedded --write     measure; write results/embedded_kernels.json and the tables
     python -m detent.tools.measure_embedded --check     measure; compare with the tables as they are
 
-Every shape is visited in several passes. On a visit its candidates take turns; the least time of each counts, so that
-whatever else the machine does touches all alike. Where a kernel whose bits are a row's own is less than ``MARGIN``
-slower than another, the table has it. From ``LARGE`` rows on the kernels of one shape differ by less than the noise, so
-one decision is taken for all of those sizes and layers, by the median ratio of what a layer takes in all.
+Every shape is visited in several passes. On a visit its candidates take turns and the least time of each counts. The
+same product takes a half more or less from one visit to the next here, so kernels are compared within a visit: one is
+as many times as slow as another as the median of the visits' ratios says. Where a kernel whose bits are a row's own is
+less than ``MARGIN`` slower than another, the table has it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ LAYERS = {"qkv": (960, 576), "output": (576, 576), "gate_up": (3072, 576), "down
 EXPERTS, CHOSEN, WIDTH = 8, 2, 128
 """The tiny model's expert layer; hidden and inner width are the same."""
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-WITHIN = tuple(f"{layer} " for layer in LAYERS if layer != "logits")
-LARGE = 64
 MOST = {"logits": 32}
 """Rows up to which a layer is measured; more do as these."""
 REQUESTS, LENGTHS, NEVER = (1, 2, 4, 8, 16), (32, 128, 512), 1024
 STRIDE, TILE, CORES = 128, 2, 2
-MARGIN, NEAR_BEST, NEAR_TORCH = 0.05, 1.05, 1.10
-TURNS, WORTH = 3, 0.02
+MARGIN, NEAR_BEST, NEAR_TORCH = 0.03, 1.05, 1.10
+TURNS, WORTH = 4, 0.02
 """Turns on a visit, and seconds that a visit should last at least."""
 
+PLAIN = ("torch", "dense")
+"""Beside the candidates: what they are compared with."""
+
 Run = Callable[[], object]
-Times = dict[str, float]
+Times = dict[str, list[float]]
+"""By candidate: the least microseconds of each visit."""
 Shape = tuple[str, str, dict[str, Run]]
 
 
@@ -78,19 +80,27 @@ def _attention(requests: list[tuple[int, int]]) -> dict[str, Run]:
     keys, values = (torch.randn(tables.numel(), PAGE, KV_HEADS, DIM) for _ in range(2))
     q = torch.randn(starts[-1], HEADS, DIM)
     plan = embedded_attention.plan(starts, lengths, tables, PAGE, TILE, STRIDE, HEADS // KV_HEADS, q.dtype)
-    return {"torch": partial(_reference, q, keys[tables].flatten(1, 2), values[tables].flatten(1, 2), starts, lengths),
-            "whole": partial(embedded_attention.whole, q, keys, values, starts, lengths, tables, PAGE),
+    parts = embedded_attention.whole_plan(starts, lengths, tables, PAGE)
+    dense = [pages[tables].flatten(1, 2)[:, :max(lengths)].transpose(1, 2) for pages in (keys, values)]
+    own = q.view(len(lengths), -1, HEADS, DIM).transpose(1, 2)
+    causal = 1 < starts[1] == lengths[0]
+    return {"torch": partial(_paged, own, keys, values, tables.flatten(), max(lengths), causal),
+            "dense": partial(_sdpa, own, dense[0], dense[1], causal),
+            "whole": partial(embedded_attention.whole, q, keys, values, parts),
             "split": partial(embedded_attention.attention, q, keys, values, plan, TILE)}
 
 
-def _reference(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, starts: list[int],
-               lengths: list[int]) -> torch.Tensor:
-    """Plain torch, spared the search for pages: keys ``[B, length, kv_heads, hd]``, all requests of one length."""
-    own = q.view(len(lengths), -1, HEADS, DIM).transpose(1, 2)
-    rows, length = starts[1], lengths[0]
-    keys, values = (x[:, :length].transpose(1, 2) for x in (keys, values))
-    return torch.nn.functional.scaled_dot_product_attention(own, keys, values, is_causal=rows == length > 1,
-                                                            enable_gqa=True)
+def _sdpa(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, causal: bool) -> torch.Tensor:
+    """``[B, heads, rows, hd]`` over ``[B, kv_heads, length, hd]``: plain torch where keys need not be looked for."""
+    return torch.nn.functional.scaled_dot_product_attention(q, keys, values, is_causal=causal, enable_gqa=True)
+
+
+def _paged(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, where: torch.Tensor, length: int,
+           causal: bool) -> torch.Tensor:
+    """Plain torch on a paged cache, of requests of one length: pages are gathered, then all are attended to."""
+    gathered = [pages.index_select(0, where).view(len(q), -1, KV_HEADS, DIM)[:, :length].transpose(1, 2)
+                for pages in (keys, values)]
+    return _sdpa(q, gathered[0], gathered[1], causal)
 
 
 def moe() -> Iterator[Shape]:
@@ -116,21 +126,24 @@ def norm() -> Iterator[Shape]:
 
 
 def measure(passes: int) -> dict[str, dict[str, Times]]:
-    """Least times in microseconds, by family, shape and candidate."""
+    """Times by family and shape."""
     with torch.inference_mode():
         shapes = [*gemm(), *attention(), *moe(), *norm()]
         found: dict[str, dict[str, Times]] = {}
         for number in range(passes):
             for family, name, candidates in shapes:
-                best = found.setdefault(family, {}).setdefault(name, dict.fromkeys(candidates, float("inf")))
+                best = dict.fromkeys(candidates, float("inf"))
                 started, turns = time.perf_counter(), 0
                 while turns < TURNS or time.perf_counter() - started < WORTH:
                     turns += 1
-                    for candidate, run in candidates.items():
+                    order = list(candidates.items())[::1 if turns % 2 else -1]  # who comes second finds caches filled
+                    for candidate, run in order:
                         begin = time.perf_counter()
                         run()
-                        took = round((time.perf_counter() - begin) * 1e6, 1)
-                        best[candidate] = min(best[candidate], took)
+                        best[candidate] = min(best[candidate], time.perf_counter() - begin)
+                visits = found.setdefault(family, {}).setdefault(name, {candidate: [] for candidate in candidates})
+                for candidate, took in best.items():
+                    visits[candidate].append(round(took * 1e6, 1))
             print(f"pass {number + 1} of {passes}", flush=True)
     return found
 
@@ -139,9 +152,9 @@ def tables(times: Mapping[str, Mapping[str, Times]]) -> dict[str, dict[int, dict
     """The tables that times lead to, by family."""
     found: dict[str, dict[int, dict[str, int]]] = {"gemm": {}, "attention": {}, "moe": {}, "norm": {}}
     for rows in ROWS:
-        found["gemm"][rows] = {layer: _packed(times["gemm"], [f"{layer} "], min(rows, MOST.get(layer, rows)))
-                               if rows < LARGE else _packed(times["gemm"], WITHIN, rows) for layer in LAYERS}
-        found["moe"][rows] = {"packed": _packed(times["moe"], [""], rows)}
+        found["gemm"][rows] = {layer: _packed(times["gemm"][f"{layer} {min(rows, MOST.get(layer, rows))}"])
+                               for layer in LAYERS}
+        found["moe"][rows] = {"packed": _packed(times["moe"][str(rows)])}
         found["norm"][rows] = {"own": int(_taken(times["norm"][str(rows)], "own", "composed"))}
     for length in LENGTHS:
         requests = NEVER
@@ -153,18 +166,17 @@ def tables(times: Mapping[str, Mapping[str, Times]]) -> dict[str, dict[int, dict
     return found
 
 
-def _packed(times: Mapping[str, Times], prefixes: Sequence[str], rows: int) -> int:
-    """1 if packed weights are taken for a number of rows of the shapes with these prefixes, else 0."""
-    def ratio(size: int) -> float:
-        packed, plain = (sum(times[f"{prefix}{size}"][name] for prefix in prefixes) for name in ("packed", "plain"))
-        return packed / plain
-
-    sizes = [rows] if rows < LARGE else [size for size in ROWS if size >= LARGE]
-    return int(median(map(ratio, sizes)) <= 1 + MARGIN)
+def _packed(times: Times) -> int:
+    return int(_taken(times, "packed", "plain"))
 
 
 def _taken(times: Times, ours: str, other: str) -> bool:
-    return times[ours] <= times[other] * (1 + MARGIN)
+    return ratio(times[ours], times[other]) <= 1 + MARGIN
+
+
+def ratio(ours: Sequence[float], others: Sequence[float]) -> float:
+    """How many times as slow ours is, visit by visit."""
+    return median(a / b for a, b in zip(ours, others, strict=True))
 
 
 def choice(family: str, shape: str, found: Mapping[str, Mapping[int, Mapping[str, int]]]) -> str:
@@ -188,18 +200,20 @@ def shortfalls(times: Mapping[str, Mapping[str, Times]], found: Mapping[str, Any
     lines = []
     for family, shapes in times.items():
         for shape, candidates in shapes.items():
-            took = candidates[choice(family, shape, found)]
-            best = min(seconds for name, seconds in candidates.items() if name != "torch")
-            if took > best * NEAR_BEST:
-                lines.append(f"{family} {shape}: {took:.0f} us, the best candidate {best:.0f} us")
+            chosen = choice(family, shape, found)
+            for name, took in candidates.items():
+                slower = ratio(candidates[chosen], took)
+                if name not in PLAIN and slower > NEAR_BEST:
+                    lines.append(f"{family} {shape}: {chosen} takes {slower:.2f} times as long as {name}")
     for shape in times["attention"]:
         rows = shape.split()[1]
         parts = [("attention", shape), ("norm", rows), ("norm", rows),
                  *(("gemm", f"{layer} {rows}") for layer in LAYERS if layer != "logits")]
-        took = sum(times[family][part][choice(family, part, found)] for family, part in parts)
-        plain = sum(times[family][part]["torch"] for family, part in parts)
-        if took > plain * NEAR_TORCH:
-            lines.append(f"a layer of {shape}: {took:.0f} us, of plain torch {plain:.0f} us")
+        took, plain = ([sum(visit) for visit in zip(*each, strict=True)] for each in (
+            [times[family][part][choice(family, part, found)] for family, part in parts],
+            [times[family][part]["torch"] for family, part in parts]))
+        if ratio(took, plain) > NEAR_TORCH:
+            lines.append(f"a layer of {shape} takes {ratio(took, plain):.2f} times as long as plain torch")
     return lines
 
 
@@ -223,9 +237,12 @@ def _write(times: Mapping[str, Mapping[str, Times]], passes: int) -> None:
                    "cpu": torch.backends.cpu.get_cpu_capability(), "machine": platform.machine(),
                    "load": [round(each, 1) for each in os.getloadavg()]}
     with open(RESULT, "w", encoding="utf-8") as file:
-        json.dump({"environment": environment, "unit": "us", "times": times, "shortfalls": shortfalls(times, found)},
-                  file, indent=1)
-        file.write("\n")
+        lines = [f'  "{family}": {{\n' + ",\n".join(
+            f'   "{shape}": {json.dumps(visits)}' for shape, visits in shapes.items()) + "\n  }"
+            for family, shapes in times.items()]
+        file.write(f'{{\n "environment": {json.dumps(environment)},\n "unit": "us",\n'
+                   f' "shortfalls": {json.dumps(shortfalls(times, found))},\n "times": {{\n')
+        file.write(",\n".join(lines) + "\n }\n}\n")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from detent.runtime.deployment import Deployment
 
 STOCK_KNOBS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "attention-cpu": MappingProxyType({"always_split": False}),
     "gemm-cpu": MappingProxyType({"fill": False}),
     "moe-cpu": MappingProxyType({"fill": False}),
 })

@@ -85,8 +85,11 @@ class Ops:
         with self.inside:
             self._points["attention"] = points = self._attention(len(batch.lengths), batch.longest_query, batch.keys)
             if points["kernel"] == "whole":
-                return embedded_attention.whole(q, k_pages, v_pages, batch.query_start, batch.lengths, batch.tables,
-                                                batch.page)
+                parts = batch.plans.get("whole")
+                if parts is None:
+                    parts = batch.plans["whole"] = embedded_attention.whole_plan(
+                        batch.query_start, batch.lengths, batch.tables, batch.page)
+                return embedded_attention.whole(q, k_pages, v_pages, parts)
             rows, stride = points["query_rows"], points["split_stride"]
             plan = batch.plans.get((rows, stride))
             if plan is None:
