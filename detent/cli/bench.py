@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detent import __version__
+from detent.cli.bench_kernels import kernels_command
 from detent.cli.bench_serve import serve_command
 from detent.cli.options import json_option
 from detent.cli.output import show, show_json
@@ -25,6 +26,7 @@ def bench_command() -> None:
 
 
 bench_command.add_command(serve_command)
+bench_command.add_command(kernels_command)
 
 
 @bench_command.command("compiler")

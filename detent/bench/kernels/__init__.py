@@ -1,0 +1,71 @@
+"""Times of Detent's GPU kernels beside what the engines ship, each case with the least time the machine allows.
+
+A module a kernel (:data:`KERNELS`) makes :class:`Case` objects; :mod:`detent.bench.kernels.timing` replays their arms
+by turns, :mod:`detent.bench.kernels.record` keeps the times of several runs in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+KERNELS = ("attention",)
+"""Kernels that can be timed; each is a module here with ``cases(options)`` and ``bounds(record)``."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape. ``arms``: by name what is called with a turn's number, Detent's own beside the others.
+
+    ``group``: cases that a bound is about, such as "decode". ``stock``: names of the arms that an engine would run, of
+    which the fastest counts; ``ours``: Detent's. ``floor_us``: microseconds that the machine needs for ``floor``
+    ("bytes" or "operations").
+    """
+
+    kernel: str
+    group: str
+    name: str
+    arms: Mapping[str, Callable[[int], Any]] = field(repr=False)
+    stock: tuple[str, ...]
+    ours: tuple[str, ...]
+    floor_us: float
+    floor: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.kernel}/{self.group}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Options:
+    """``quick``: fewer cases. ``libraries``: files of stock kernels by name, such as ``fa3``."""
+
+    quick: bool = False
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a kernel has to reach. ``value`` and ``must`` (and ``aim``) in the same unit; at most, unless ``least``."""
+
+    what: str
+    value: float
+    must: float | None
+    aim: float | None
+    detail: str = ""
+    least: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the must is met; None where there is none."""
+        if self.must is None:
+            return None
+        return self.value >= self.must if self.least else self.value <= self.must
+
+
+def cases(kernel: str, options: Options) -> Iterator[Case]:
+    """The kernel's cases, each made when it is asked for: one case's tensors are in memory at a time."""
+    found: Iterator[Case] = import_module(f"{__name__}.{kernel}").cases(options)
+    return found

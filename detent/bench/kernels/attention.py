@@ -1,0 +1,132 @@
+"""``attention_split`` beside FlashAttention-3 as vLLM ships it.
+
+FA3's time is the better of its heuristic's splits and at most 32 splits (vLLM's setting in graphs), the metadata made
+beforehand as vLLM does. Consecutive calls read other pages, so that no cache serves what a model's layers would fetch
+from memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from detent.bench.kernels import Bound, Case, Options
+from detent.bench.kernels.record import Record, geometric_mean
+from detent.bench.kernels.timing import floor
+
+STRIDES = (256, 512, 1024, 2048, 4096, 8192, 16384)
+PAGE = 16
+COLD = 320 << 20
+"""Bytes that consecutive calls read before they come back to the first pages."""
+LAYOUTS = ((32, 8), (32, 4))
+"""Query and KV heads of Llama-8B, and of Llama-70B on two GPUs."""
+BATCHES, CONTEXTS = (1, 8, 32, 128), (1024, 1025, 8192, 8193, 32768, 32769)
+PREFILLS = ((2048, 2048), (8192, 8192), (32768, 8192))
+"""KV tokens and query tokens of one request."""
+SINGLE_DIM = 128
+
+
+class Shape:
+    """Requests with ``context`` cached tokens, the last ``queries`` of them asked, in random pages of one pool."""
+
+    def __init__(self, batch: int, context: int, queries: int, heads: int, kv_heads: int, dim: int) -> None:
+        import torch
+
+        width = -(-context // PAGE)
+        self.bytes = 4 * batch * context * kv_heads * dim
+        rounds = max(1, min(16, COLD // self.bytes))
+        pages = rounds * batch * width
+        self.k, self.v = (torch.randn(pages, PAGE, kv_heads, dim, device="cuda", dtype=torch.bfloat16)
+                          for _ in range(2))
+        self.tables = torch.randperm(pages, device="cuda").to(torch.int32).reshape(rounds, batch, width)
+        self.q = torch.randn(batch * queries, heads, dim, device="cuda", dtype=torch.bfloat16)
+        self.cu = torch.arange(batch + 1, device="cuda", dtype=torch.int32) * queries
+        self.used = torch.full((batch,), context, device="cuda", dtype=torch.int32)
+        self.out = torch.empty_like(self.q)
+        self.batch, self.context, self.queries = batch, context, queries
+        self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
+
+    def split(self, stride: int) -> Callable[[int], Any]:
+        from detent.kernels.attention_split import attention_split
+
+        def call(turn: int) -> Any:
+            return attention_split(
+                self.q, self.k, self.v, self.tables[turn % len(self.tables)], self.cu, self.used,
+                max_seqlen_q=self.queries, max_context=self.context, num_splits=max(2, -(-self.context // stride)),
+                split_stride=stride, softmax_scale=None, out=self.out)
+        return call
+
+    def fa3(self, splits: int) -> Callable[[int], Any]:
+        import torch
+
+        ops = torch.ops._vllm_fa3_C
+        ready = ops.get_scheduler_metadata(
+            self.batch, self.queries, self.context, self.heads, self.kv_heads, self.dim, self.dim, torch.bfloat16,
+            self.used, self.cu, None, None, None, None, PAGE, 0, True, -1, -1, False, splits, None, 0)
+
+        def call(turn: int) -> Any:
+            return ops.fwd(
+                self.q, self.k, self.v, None, None, None, self.out, self.cu, None, None, None, self.used,
+                self.queries, self.context, self.tables[turn % len(self.tables)], None, None, None, None, None, None,
+                None, None, 1 / math.sqrt(self.dim), True, -1, -1, 0.0, True, ready, splits, None, 0, None, 1, 0,
+                None)
+        return call
+
+    def case(self, group: str, name: str, fa3: bool) -> Case:
+        pairs = self.batch * (self.queries * self.context - self.queries * (self.queries - 1) // 2)
+        least, what = floor(self.bytes + 4 * self.q.numel(), 4.0 * pairs * self.heads * self.dim)
+        ours = {f"stride {stride}": self.split(stride) for stride in STRIDES
+                if stride < 2 * self.context and self.context <= stride * 256}
+        settings = (0, 32) if self.queries == 1 else (0,)
+        stock = {f"fa3 {splits or 'heuristic'}": self.fa3(splits) for splits in settings} if fa3 else {}
+        return Case("attention", group, name, {**stock, **ours}, tuple(stock), tuple(ours), least, what)
+
+
+def cases(options: Options) -> Iterator[Case]:
+    """Decode and prefill of head dim 128, then fewer shapes of the others."""
+    if "fa3" in options.libraries:
+        import torch
+
+        torch.ops.load_library(options.libraries["fa3"])
+    for dim in (SINGLE_DIM, 64, 96, 256):
+        few = options.quick or dim != SINGLE_DIM
+        for heads, kv_heads in LAYOUTS[:1] if few else LAYOUTS:
+            shapes = [(b, c, 1) for b in (BATCHES[:3] if few else BATCHES) for c in ((1024, 8192) if few else CONTEXTS)]
+            for batch, context, queries in [*shapes, *((1, context, queries) for context, queries in PREFILLS)]:
+                kind = "decode" if queries == 1 else "prefill"
+                name = f"b{batch} c{context}" + (f" q{queries}" if queries > 1 else "") + f" {heads}/{kv_heads}"
+                yield Shape(batch, context, queries, heads, kv_heads, dim).case(
+                    f"{kind} hd {dim}", name, "fa3" in options.libraries)
+
+
+def bounds(record: Record) -> Iterator[Bound]:
+    """The issue's for head dim 128; the same figures without a bound for the others."""
+    for dim in (SINGLE_DIM, 64, 96, 256):
+        bound = dim == SINGLE_DIM
+        for kind, must, aim in (("decode", 1.10, 1.00), ("prefill", 1.35, 1.05)):
+            rows = [row for row in record.of("attention", f"{kind} hd {dim}") if row.stock]
+            if not rows:
+                continue
+            worst = max(rows, key=lambda row: row.ratio() or 0.0)
+            yield Bound(f"{kind}, head dim {dim}, best stride over FA3, worst case", worst.ratio() or 0.0,
+                        must if bound else None, aim if bound else None, f"{worst.name}, {worst.best[0]}")
+            if kind == "decode":
+                means = {stride: geometric_mean(_at(row, stride) for row in rows) for stride in STRIDES
+                         if any(f"stride {stride}" in row.us for row in rows)}
+                best = min(means, key=lambda stride: means[stride])
+                yield Bound(f"{kind}, head dim {dim}, one stride over FA3, geometric mean", means[best],
+                            1.12 if bound else None, 1.02 if bound else None, f"stride {best}")
+        for row in record.of("attention", f"decode hd {dim}"):
+            if row.name == "b32 c8192 32/8" and row.floor == "bytes":
+                yield Bound(f"decode bandwidth, head dim {dim}, {row.name}, of the copy's", row.floor_us / row.best[1],
+                            0.91 if bound else None, 0.97 if bound else None, row.best[0], least=True)
+
+
+def _at(row: Any, stride: int) -> float:
+    """The ratio at a stride. One that covers a request in a single split does what the smallest such stride does."""
+    arm = f"stride {stride}" if f"stride {stride}" in row.us else row.ours[-1]
+    ratio: float = row.ratio(arm)
+    return ratio
+
+

@@ -1,0 +1,167 @@
+"""``detent bench kernels``."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detent.bench.kernels import KERNELS
+from detent.cli.options import json_option
+from detent.cli.output import show, show_json
+from detent.cli.progress import Steps
+from detent.runtime.errors import BadInput, DetentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from detent.bench.kernels import Bound, Options
+    from detent.bench.kernels.record import Record, Row
+    from detent.solver.views.sections import Section
+
+LIBRARIES = ("fa3",)
+
+
+@click.command("kernels", epilog="""\b
+On one GPU, with FlashAttention-3 as vLLM ships it beside:
+  detent bench kernels --library fa3=.../vllm_flash_attn/_vllm_fa3_C.abi3.so --out kernels.json
+Anywhere, what such a run has found:
+  detent bench kernels --show kernels.json
+Exit code 1 if a bound is missed, 2 if nothing could be measured.""")
+@click.option("--kernel", "kernels", multiple=True, type=click.Choice(KERNELS), help="Only this one; may be repeated.")
+@click.option("--quick", is_flag=True, help="Fewer shapes.")
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+              help="Runs of each case in all; those in the file count.")
+@click.option("--library", "libraries", multiple=True, metavar="NAME=FILE",
+              help=f"A stock kernel's library ({', '.join(LIBRARIES)}), also as .xz.")
+@click.option("--out", type=click.Path(dir_okay=False), metavar="FILE",
+              help="Keep the times in this file, and go on from what is in it.")
+@click.option("--show", "shown", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Measure nothing: print what is in a file.")
+@json_option
+def kernels_command(kernels: Sequence[str], quick: bool, runs: int, libraries: Sequence[str], out: str | None,
+                    shown: str | None, as_json: bool) -> int:
+    """Time Detent's GPU kernels beside the stock ones, each case with the least time the machine allows."""
+    from detent.bench.kernels import Options
+    from detent.bench.kernels.record import Record, read
+
+    chosen = list(kernels or KERNELS)
+    if shown is not None:
+        record = read(shown)
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            options = Options(quick, {name: _library(name, file, scratch) for name, file in map(_pair, libraries)})
+            record = Record(out, environment(sys.argv[1:]))
+            _measure(record, chosen, options, runs)
+    bounds = [bound for kernel in chosen for bound in _bounds(kernel, record)]
+    if as_json:
+        show_json({**record.as_json(), "bounds": [{**vars(bound), "met": bound.met} for bound in bounds]})
+    else:
+        show(_sections(record, chosen, bounds))
+    return int(any(bound.met is False for bound in bounds))
+
+
+def environment(arguments: Sequence[str]) -> dict[str, Any]:
+    """This GPU and what runs on it. Raises DetentError where there is none."""
+
+    try:
+        import torch
+    except ImportError:
+        raise DetentError("PyTorch is not installed here", "pip install 'detent[torch]', on a machine with a GPU, or "
+                          "print a stored run: --show FILE") from None
+    if not torch.cuda.is_available():
+        raise DetentError("no CUDA device here", "run it on a machine with a GPU, or print a stored run: --show FILE")
+    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    from detent import kernels
+    from detent.bench.kernels.record import today
+    from detent.bench.kernels.timing import copy_tb_s, matrix_tflop_s
+    from detent.kernels.attention_split import implementation
+    from detent.runtime.encoding import digest
+
+    folder = next(iter(kernels.__path__))
+    texts: list[str | bytes] = []
+    for name in sorted(name for name in os.listdir(folder) if name.endswith((".py", ".cu", ".cuh"))):
+        if not name.startswith("embedded_"):
+            with open(os.path.join(folder, name), "rb") as file:
+                texts += [name, file.read()]
+    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
+            "cuda": torch.version.cuda, "kernels": digest(*texts)[:16],
+            "implementations": {"attention": implementation()}, "copy_tb_s": copy_tb_s(),
+            "matrix_tflop_s": matrix_tflop_s(), "date": today(), "command": " ".join(["detent", *arguments])}
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, file = text.partition("=")
+    if not equals or name not in LIBRARIES:
+        raise BadInput(f"--library {text!r}", f"give NAME=FILE with one of the names {', '.join(LIBRARIES)}")
+    return name, file
+
+
+def _library(name: str, file: str, scratch: str) -> str:
+    """The library's file, unpacked where it is packed."""
+    if not os.path.isfile(file):
+        raise BadInput(f"--library {name}: there is no file {file}", "give the library's path")
+    if not file.endswith(".xz"):
+        return os.path.abspath(file)
+    target = os.path.join(scratch, os.path.basename(file).removesuffix(".xz"))
+    with lzma.open(file) as packed, open(target, "wb") as unpacked:
+        unpacked.write(packed.read())
+    return target
+
+
+def _measure(record: Record, kernels: Sequence[str], options: Options, runs: int) -> None:
+    from detent.bench.kernels import cases
+    from detent.bench.kernels.timing import microseconds
+
+    with Steps("bench kernels") as step:
+        for _ in range(runs):
+            for kernel in kernels:
+                for case in cases(kernel, options):
+                    if record.runs(case) < runs:
+                        step(case.key)
+                        record.add(case, microseconds(case.arms, case.floor_us))
+
+
+def _bounds(kernel: str, record: Record) -> list[Bound]:
+    from importlib import import_module
+
+    return list(import_module(f"detent.bench.kernels.{kernel}").bounds(record))
+
+
+def _sections(record: Record, kernels: Sequence[str], bounds: Sequence[Bound]) -> list[Section]:
+    from detent.solver.views.sections import Paragraph, Table
+
+    facts = record.environment
+    shown: list[Section] = [Paragraph((f"{facts['gpu']}, torch {facts['torch']}, Triton {facts['triton']}, "
+                                       f"{facts['date']}; copy {facts['copy_tb_s']} TB/s, bf16 product "
+                                       f"{facts['matrix_tflop_s']} TFLOP/s; medians of graph replays",))]
+    columns = ("case", "floor us", "stock us", "by", "Detent us", "by", "over stock", "over floor", "runs")
+    for kernel in kernels:
+        groups = dict.fromkeys(row.group for row in record.of(kernel))
+        for group in groups:
+            rows = tuple(_line(row) for row in record.of(kernel, group))
+            shown.append(Table(f"{kernel}, {group}", columns, rows, right=columns[1:3] + columns[4:5] + columns[6:]))
+    if bounds:
+        rows = tuple((bound.what, f"{bound.value:.3f}", bound.detail, _limit(bound.must, bound.least),
+                      _limit(bound.aim, bound.least), {True: "met", False: "MISSED", None: ""}[bound.met])
+                     for bound in bounds)
+        shown.append(Table("Bounds", ("what", "measured", "at", "must", "aim", ""), rows,
+                           right=("measured", "must", "aim")))
+    return shown
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    stock, (arm, took) = row.best_stock, row.best
+    ratio = row.ratio()
+    return (row.name, f"{row.floor_us:.1f}", f"{stock[1]:.1f}" if stock else "–", stock[0] if stock else "–",
+            f"{took:.1f}", arm, f"{ratio:.3f}" if ratio is not None else "–", f"{took / row.floor_us:.2f}",
+            str(row.runs))
+
+
+def _limit(value: float | None, least: bool) -> str:
+    return "" if value is None else f"{'≥' if least else '≤'} {value:.2f}"

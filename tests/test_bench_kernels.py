@@ -1,0 +1,146 @@
+"""``detent bench kernels`` without a GPU: what is kept, how runs are accumulated, bounds and the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import done, invoke, refused
+
+from detent.bench.kernels import Bound, Case, Options, attention
+from detent.bench.kernels.record import Record, geometric_mean, read
+from detent.cli import bench_kernels
+from detent.runtime.errors import BadFile, BadInput
+
+ENVIRONMENT = {"gpu": "G", "torch": "1", "triton": "2", "cuda": "3", "kernels": "abc", "implementations": {"a": "b"},
+               "copy_tb_s": 4.0, "matrix_tflop_s": 800.0, "date": "2026-12-01", "command": "detent bench kernels"}
+
+
+def case(name: str = "b1 c1024 32/8", group: str = "decode hd 128", arms: tuple[str, ...] = (
+        "fa3 heuristic", "fa3 32", "stride 256", "stride 1024"), floor_us: float = 5.0) -> Case:
+    stock = tuple(arm for arm in arms if arm.startswith("fa3"))
+    return Case("attention", group, name, dict.fromkeys(arms, lambda turn: None), stock,
+                tuple(arm for arm in arms if arm not in stock), floor_us, "bytes")
+
+
+def times(*values: float) -> dict[str, float]:
+    return dict(zip(("fa3 heuristic", "fa3 32", "stride 256", "stride 1024"), values, strict=True))
+
+
+def test_ratios_are_taken_within_a_run() -> None:
+    record = Record(None, ENVIRONMENT)
+    for slow in (1.0, 2.0, 1.5):  # a slower machine slows all arms
+        row = record.add(case(), times(12 * slow, 10 * slow, 11 * slow, 9 * slow))
+    assert row.runs == 3 and row.best_stock == ("fa3 32", 15.0) and row.best == ("stride 1024", 13.5)
+    assert row.ratio() == pytest.approx(0.9) and row.ratio("stride 256") == pytest.approx(1.1)
+
+
+def test_without_a_stock_arm_there_is_no_ratio() -> None:
+    record = Record(None, ENVIRONMENT)
+    row = record.add(case(arms=("stride 256",)), {"stride 256": 3.0})
+    assert row.ratio() is None and row.best_stock is None and list(attention.bounds(record)) == []
+
+
+def test_runs_are_accumulated_in_the_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "kernels.json")
+    Record(path, ENVIRONMENT).add(case(), times(1, 2, 3, 4))
+    again = Record(path, ENVIRONMENT | {"date": "later"})
+    assert again.runs(case()) == 1 and again.runs(case("other")) == 0
+    again.add(case(), times(3, 2, 1, 4))
+    assert read(path).rows[case().key].us == {"fa3 heuristic": [1, 3], "fa3 32": [2, 2], "stride 256": [3, 1],
+                                             "stride 1024": [4, 4]}
+    assert again.runs(case(arms=("stride 256",))) == 0  # other arms: other runs
+    again.add(case(arms=("stride 256",)), {"stride 256": 7.0})
+    assert read(path).rows[case().key].us == {"stride 256": [7.0]}
+
+
+@pytest.mark.parametrize("part", ["gpu", "torch", "triton", "cuda", "kernels", "implementations"])
+def test_times_of_another_environment_are_not_mixed(part: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "kernels.json")
+    Record(path, ENVIRONMENT).add(case(), times(1, 2, 3, 4))
+    with pytest.raises(BadInput, match=rf"another environment: {part} was .*give another --out"):
+        Record(path, ENVIRONMENT | {part: "new"})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "environment": {}}',
+                                  '{"format": 9, "environment": {}, "rows": []}',
+                                  '{"format": 1, "environment": {}, "rows": [{"kernel": "a"}]}'])
+def test_what_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    path.write_text(text)
+    with pytest.raises(BadFile, match="no record of kernels' times"):
+        read(str(path))
+
+
+def test_bounds_of_attention() -> None:
+    record = Record(None, ENVIRONMENT)
+    record.add(case(), times(12, 10, 11, 9))
+    record.add(case("b32 c8192 32/8", floor_us=90.0), times(100, 110, 120, 105))
+    record.add(case("b1 c2048 q2048 32/8", "prefill hd 128"), times(10, 10, 14, 15))
+    record.add(case("b1 c1024 32/8", "decode hd 64"), times(10, 10, 20, 30))
+    found = {bound.what: bound for bound in attention.bounds(record)}
+    worst = found["decode, head dim 128, best stride over FA3, worst case"]
+    assert worst.value == pytest.approx(1.05) and worst.met and "b32 c8192" in worst.detail
+    single = found["decode, head dim 128, one stride over FA3, geometric mean"]
+    assert single.value == pytest.approx(geometric_mean([0.9, 1.05])) and single.detail == "stride 1024"
+    assert found["prefill, head dim 128, best stride over FA3, worst case"].met is False
+    bandwidth = found["decode bandwidth, head dim 128, b32 c8192 32/8, of the copy's"]
+    assert bandwidth.value == pytest.approx(90 / 105) and bandwidth.met is False and bandwidth.least
+    assert found["decode, head dim 64, best stride over FA3, worst case"].met is None
+
+
+def test_a_bound_at_its_limit_is_met() -> None:
+    assert Bound("x", 1.0, 1.0, None).met and Bound("x", 1.0, 1.0, None, least=True).met
+    assert not Bound("x", 1.01, 1.0, None).met and not Bound("x", 0.99, 1.0, None, least=True).met
+
+
+def fake(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    timed: list[str] = []
+
+    def cases(options: Options) -> Iterator[Case]:
+        yield from (case(), case("b8 c1024 32/8"))
+
+    def microseconds(arms: Mapping[str, Any], floor_us: float) -> dict[str, float]:
+        timed.append("x")
+        return times(12, 10, 11, 9)
+
+    monkeypatch.setattr(attention, "cases", cases)
+    monkeypatch.setattr(bench_kernels, "environment", lambda arguments: ENVIRONMENT)
+    monkeypatch.setattr("detent.bench.kernels.timing.microseconds", microseconds)
+    return timed
+
+
+def test_the_command_goes_on_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    timed, path = fake(monkeypatch), tmp_path / "kernels.json"
+    arguments = ("bench", "kernels", "--kernel", "attention", "--out", path)
+    text = done(*arguments)
+    assert len(timed) == 2 and "0.900" in text and "≤ 1.10" in text and "MISSED" not in text
+    done(*arguments)
+    assert len(timed) == 2
+    done(*arguments, "--runs", "3")
+    assert len(timed) == 6
+    document = json.loads(done("bench", "kernels", "--kernel", "attention", "--show", path, "--json"))
+    assert [row["ratio"] for row in document["rows"]] == [0.9, 0.9] and len(timed) == 6
+    assert {bound["met"] for bound in document["bounds"]} == {True}
+
+
+def test_a_missed_bound_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    Record(str(path), ENVIRONMENT).add(case(), times(10, 10, 12, 13))
+    result = invoke("bench", "kernels", "--kernel", "attention", "--show", path)
+    assert result.exit_code == 1 and "MISSED" in result.output
+
+
+def test_libraries_are_files(tmp_path: Path) -> None:
+    for value, told in (("fa3", "give NAME=FILE"), ("other=x", "give NAME=FILE"), ("fa3=nowhere.so", "no file")):
+        assert told in refused("bench", "kernels", "--library", value)
+
+
+def test_without_a_gpu_it_says_so() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert "no CUDA device here" in refused("bench", "kernels")
