@@ -1,7 +1,6 @@
 """The Hopper half of :mod:`detent.kernels.attention_split`: builds the CUDA code for a head dim, once, and calls it.
 
-The library lies in ``$DETENT_CACHE_DIR``, else ``$XDG_CACHE_HOME/detent``, else ``~/.cache/detent``, under a name made
-from the sources, the flags and the compiler's version. Building takes nvcc (``$CUDA_HOME/bin``, the PATH or
+``build_cuda`` says where the library lies. Building takes nvcc (``$CUDA_HOME/bin``, the PATH or
 ``/usr/local/cuda/bin``) and some ten seconds.
 """
 
@@ -9,21 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from detent.kernels.build_cuda import FLAGS, build, folder
+from detent.kernels.build_cuda import compiler as compiler
 
 if TYPE_CHECKING:
     Tensor = Any  # torch.Tensor
 
 SOURCES = ("attention_split_sm90.cu", *(f"attention_split_{part}.cuh" for part in (
     "sm90", "work", "rows", "combine", "launch")))
-FLAGS = ("-shared", "-Xcompiler", "-fPIC", "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a",
-         "-fmad=false")
+_folder = folder  # libraries lie there
 WARPGROUP_ROWS = 64  # rows of one MMA; a request with more than fit is prefilled
 
 
@@ -42,49 +38,17 @@ class Call(ctypes.Structure):
     )
 
 
-def compiler() -> str | None:
-    """The path of nvcc, or None."""
-    home = os.environ.get("CUDA_HOME")
-    places = [str(Path(home) / "bin")] if home else []
-    return shutil.which("nvcc", path=os.pathsep.join([*places, os.environ.get("PATH", ""), "/usr/local/cuda/bin"]))
-
-
 def available() -> bool:
     """Whether the code can be built: nvcc and the sources are there."""
     return compiler() is not None and all((Path(__file__).parent / source).exists() for source in SOURCES)
 
 
-def _folder() -> Path:
-    named = os.environ.get("DETENT_CACHE_DIR")
-    shared = os.environ.get("XDG_CACHE_HOME")
-    cache = Path(named) if named else (Path(shared) if shared else Path.home() / ".cache") / "detent"
-    folder = cache / "kernels"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    facts = folder.stat()
-    if facts.st_uid != os.getuid() or facts.st_mode & 0o022:
-        raise PermissionError(f"{folder}: code is executed from it, so it must be yours and writable by nobody else")
-    return folder
-
-
 @functools.cache
 def library(head_dim: int) -> ctypes.CDLL:
     """The compiled code for a head dim. ``RuntimeError`` where it cannot be compiled."""
-    nvcc = compiler()
-    if nvcc is None:
-        raise RuntimeError("attention_split needs nvcc of CUDA 12.4 or later: set CUDA_HOME")
     here = Path(__file__).parent
-    flags = (*FLAGS, f"-DHEAD_DIM={head_dim}")
-    version = subprocess.run([nvcc, "--version"], capture_output=True, check=True).stdout
-    key = hashlib.sha256(b"\0".join([version, *map(str.encode, flags), *((here / s).read_bytes() for s in SOURCES)]))
-    built = _folder() / f"attention_split_{head_dim}_{key.hexdigest()[:16]}.so"
-    if not built.exists():
-        with tempfile.TemporaryDirectory(dir=built.parent) as scratch:
-            made = Path(scratch) / built.name
-            command = [nvcc, *flags, "-o", str(made), str(here / SOURCES[0])]
-            run = subprocess.run(command, capture_output=True, text=True)
-            if run.returncode != 0:
-                raise RuntimeError(f"attention_split: nvcc failed\n{run.stdout}{run.stderr}")
-            made.replace(built)
+    built = build("attention_split", f"attention_split_{head_dim}", [here / source for source in SOURCES],
+                  (*FLAGS, f"-DHEAD_DIM={head_dim}"), compiler())
     loaded = ctypes.CDLL(str(built))
     loaded.detent_attention_split.argtypes = [ctypes.POINTER(Call)]
     loaded.detent_attention_split_error.restype = ctypes.c_char_p
