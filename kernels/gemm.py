@@ -1,0 +1,197 @@
+"""Linear layers: ``x weight^T`` in bf16, where a row's bits hang on the row and on the weights alone.
+
+Neither the number of rows nor a row's place among them enters a bit, because every element of the result is summed over
+K by one accumulator, from 0 to the end and 16 products at a time, whatever tile it falls into. Two implementations do
+so: DeepGEMM (``gemm_deep``), where it is installed, and a persistent Triton kernel (``gemm_triton``).
+
+``padding`` is the grid that the number of rows is rounded up to, for DeepGEMM: it compiles a kernel for each of its
+configurations, and on a coarser grid there are fewer. It is no pin, since bits do not depend on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    Tensor = Any  # torch.Tensor; torch is imported only where a kernel is launched
+
+IMPLEMENTATIONS = ("deep_gemm", "triton")
+GEOMETRIC = 0  # the grid whose steps grow with the number of rows
+PADDINGS = (1, 8, 16, 32, 64, 128, 256, 512, GEOMETRIC)
+ALIGNMENT = 8  # elements in 16 bytes: the copy engine's strides
+NARROWEST = 16  # columns of the result that DeepGEMM's narrowest tile has
+MOST_ROWS = 1 << 20
+
+
+def padded(rows: int, padding: int) -> int:
+    """The grid's smallest count that is not less. ``GEOMETRIC``: 16, 32, ... 256, then eight steps to each doubling."""
+    _refuse(padding not in PADDINGS, f"padding {padding} is none of {PADDINGS}")
+    step = padding if padding != GEOMETRIC else max(16, 1 << max(0, (rows - 1).bit_length() - 4))
+    return -(-rows // step) * step
+
+
+def grid(padding: int, most: int) -> tuple[int, ...]:
+    """Every count that 1 to ``most`` rows are padded to, ascending."""
+    found, rows = [], 0
+    while rows < most:
+        rows = padded(rows + 1, padding)
+        found.append(rows)
+    return tuple(found)
+
+
+def gemm(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    padding: int,
+    implementation: str | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``x`` (rows, K) times ``weight`` (N, K) transposed: (rows, N). All bf16, accumulated in fp32, rounded once.
+
+    ``padding`` is one of ``PADDINGS``. Where DeepGEMM's count is larger than ``rows``, it computes rows behind the
+    last and nobody sees them: it reads what lies behind ``x`` in its storage if there is room, else a copy of ``x``,
+    and writes a larger result of which the first rows are returned (with ``out`` they are copied there). Triton needs
+    no padding and ignores it. ``implementation`` None: ``implementation()``.
+
+    K is contiguous in both, N in ``out``; rows begin at multiples of 16 bytes, so K and N are multiples of 8, and N is
+    at least 16. Raises ``ValueError``, before anything is launched, for what is not taken; ``ImportError`` without
+    torch, or without the implementation. Reads nothing back from the device, so it may be captured in a CUDA graph
+    once each kernel it needs has been compiled (``gemm_deep.compile_all``, or a call outside of the graph).
+    """
+    device = _device()
+    chosen = _default() if implementation is None else implementation
+    rows, n = _check(x, weight, out, padding, chosen)
+    torch = device.torch
+    x, out = _row(x), None if out is None else _row(out)
+    if rows == 0:
+        return torch.empty((0, n), dtype=x.dtype, device=x.device) if out is None else out
+    if chosen == "triton":
+        out = torch.empty((rows, n), dtype=x.dtype, device=x.device) if out is None else out
+        processors = device.multiprocessors(x.device)
+        device.triton.launch(x, weight, out, device.triton.tile(rows, n, int(x.shape[1]), processors), processors,
+                             device.interpreted)
+        return out
+    count = padded(rows, padding)
+    if count == rows:
+        out = torch.empty((rows, n), dtype=x.dtype, device=x.device) if out is None else out
+        device.deep.run(x, weight, out)
+        return out
+    result = torch.empty((count, n), dtype=x.dtype, device=x.device)
+    device.deep.run(_lengthened(torch, x, count), weight, result)
+    if out is None:
+        return result[:rows]
+    out.copy_(result[:rows])
+    return out
+
+
+def _row(tensor: Tensor) -> Tensor:
+    """A lone row's step to the next says nothing, but the kernels would look at it."""
+    return tensor.as_strided(tensor.shape, (tensor.shape[1], 1)) if tensor.shape[0] == 1 else tensor
+
+
+def _lengthened(torch: Any, x: Tensor, count: int) -> Tensor:
+    """``x`` with rows behind its own, of any content."""
+    rows, k = x.shape
+    last = x.storage_offset() + (count - 1) * x.stride(0) + k
+    if x.stride(0) >= k and last * x.element_size() <= x.untyped_storage().nbytes():
+        return x.as_strided((count, k), (x.stride(0), 1))
+    longer = torch.empty((count, k), dtype=x.dtype, device=x.device)
+    longer[:rows] = x
+    return longer
+
+
+@functools.cache
+def implementation() -> str:
+    """``"deep_gemm"`` (on Hopper GPUs, where DeepGEMM and nvcc are found) or ``"triton"``; ``DETENT_GEMM`` overrules.
+
+    One process uses one of them for everything, and a commitment tuple names it.
+    """
+    import torch  # type: ignore[import-not-found, unused-ignore]
+
+    from detent.kernels import gemm_deep
+
+    chosen = os.environ.get("DETENT_GEMM")
+    _refuse(chosen not in (None, "", *IMPLEMENTATIONS), f"DETENT_GEMM={chosen} is none of {IMPLEMENTATIONS}")
+    if chosen:
+        return chosen
+    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    return "deep_gemm" if hopper and gemm_deep.available() else "triton"
+
+
+def _default() -> str:
+    return implementation()
+
+
+class _Device(NamedTuple):
+    torch: Any
+    triton: Any
+    deep: Any
+    interpreted: bool
+
+    def multiprocessors(self, device: Any) -> int:
+        return 4 if self.interpreted else _multiprocessors(device)
+
+
+@functools.cache
+def _multiprocessors(device: Any) -> int:
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@functools.cache
+def _capability(device: Any) -> tuple[int, int]:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(device)
+    return major, minor
+
+
+@functools.cache
+def _device() -> _Device:
+    try:
+        import torch
+        import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        from detent.kernels import gemm_deep, gemm_triton
+    except ImportError as error:
+        raise ImportError("gemm needs PyTorch and Triton: pip install 'detent[torch,triton]'") from error
+    return _Device(torch, gemm_triton, gemm_deep, bool(triton.knobs.runtime.interpret))
+
+
+def _refuse(bad: bool, message: str) -> None:
+    if bad:
+        raise ValueError(f"gemm: {message}")
+
+
+def _check(x: Tensor, weight: Tensor, out: Tensor | None, padding: int, chosen: str) -> tuple[int, int]:
+    """Rows and N of a call that the kernels take; host data only."""
+    device = _device()
+    _refuse(chosen not in IMPLEMENTATIONS, f"implementation {chosen} is none of {IMPLEMENTATIONS}")
+    _refuse(padding not in PADDINGS, f"padding {padding} is none of {PADDINGS}")
+    _refuse(x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1],
+            f"x is (rows, K) and weight (N, K), not {tuple(x.shape)} and {tuple(weight.shape)}")
+    rows, k, n = int(x.shape[0]), int(x.shape[1]), int(weight.shape[0])
+    _refuse(rows > MOST_ROWS, f"{rows} rows are more than {MOST_ROWS}")
+    _refuse(k < ALIGNMENT or k % ALIGNMENT != 0, f"K {k} is no multiple of {ALIGNMENT}")
+    _refuse(n < NARROWEST or n % ALIGNMENT != 0, f"N {n} is no multiple of {ALIGNMENT} from {NARROWEST}")
+    if device.interpreted:
+        _refuse(chosen != "triton", "only triton runs in Triton's interpreter")
+        _refuse(x.dtype not in (device.torch.float16, device.torch.float32), f"{x.dtype} is not fp16 or fp32")
+    else:
+        _refuse(x.dtype != device.torch.bfloat16, f"x is {x.dtype}, not bf16")
+        _refuse(x.device.type != "cuda", f"x is on {x.device}")
+        _refuse(_capability(x.device) != (9, 0),
+                "rows were compared on Hopper GPUs alone (compute capability 9.0), and others are not taken")
+    _refuse(out is not None and tuple(out.shape) != (rows, n), f"out is not ({rows}, {n})")
+    for name, tensor in (("x", x), ("weight", weight), *((("out", out),) if out is not None else ())):
+        _refuse(tensor.dtype != x.dtype, f"{name} is {tensor.dtype}, x {x.dtype}")
+        _refuse(tensor.device != x.device, f"{name} is on {tensor.device}, x on {x.device}")
+        _refuse(tensor.stride(1) != 1, f"{name}'s rows are not contiguous")
+        _refuse((tensor.shape[0] > 1 and tensor.stride(0) % ALIGNMENT != 0) or tensor.data_ptr() % 16 != 0,
+                f"{name}'s rows do not begin at multiples of 16 bytes")
+        _refuse(tensor.shape[0] > 1 and tensor.stride(0) < tensor.shape[1], f"{name}'s rows overlap")
+    return rows, n
