@@ -143,7 +143,8 @@ def test_graph_replays_among_other_calls(ranks: int) -> None:
     simulated = all_reduce.SimulatedAllReduce(ranks, "cuda", workspace=1 << 20)
     inputs = messages(ranks, 300007, torch.bfloat16, seed=0)
     outs = {algorithm: [torch.empty_like(x) for x in inputs] for algorithm in all_reduce.ALGORITHMS}
-    simulated(inputs, "push")
+    for algorithm in all_reduce.ALGORITHMS:  # kernels are loaded when first called, which a capture may not like
+        simulated(inputs, algorithm)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
