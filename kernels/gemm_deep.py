@@ -240,6 +240,7 @@ def adopt(carried: Path, headers: str | None = None) -> int:
         return 0
     include = headers or str(Path(os.path.abspath(module().__file__)).parent / "include")
     target, new = cache_folder(), 0
+    target.mkdir(parents=True, exist_ok=True)
     for entry in sorted((carried / "cache").glob(f"kernel.{NAME}.*")):
         source = (entry / "kernel.cu").read_text()
         if entry_name(source, manifest, manifest["include"]) != entry.name:
