@@ -81,7 +81,7 @@ def test_a_cached_prefix_was_selected_for_by_the_request_before() -> None:
     first = output([5], [-1], [{"gemm.rows": 16}])
     found = compare(was, now, 0, True, before=[first])
     assert found is not None and found.points == {"gemm.rows": (-1, 64, 16)}
-    assert difference_lines(found)[2] == "gemm.rows: 64, then 16 (the cached prefix)"
+    assert difference_lines(found)[2] == "gemm.rows: 64, then 16 (the prompt)"
     unseen = compare(was, now, 0, True)
     assert unseen is not None and unseen.diagnosis == "selection constant where it is told, bits differ"
     chunked = compare(was, replace(now, cached=0, chunks=(9, 3)), 0, True)

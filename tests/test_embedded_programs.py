@@ -211,6 +211,7 @@ def test_ops_select_by_the_tuple(documents: dict[str, Any]) -> None:
     assert stock.points_in_force() == {}
     weight = torch.zeros(9, 128)
     for rows in (1, 5):
+        stock.begin()
         stock.linear(torch.zeros(rows, 128), weight)
         assert stock.points_in_force()["gemm-cpu.rows"] == (1 if rows == 1 else 1024)
     assert stock.boundaries(64) == default.boundaries(64) != ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ PROGRAM = "selection differs"
 UNKNOWN = "selections not told"
 UNSTEADY = "the reference does not repeat"
 PREFIX = -1
-"""Stands for a token's number where the prompt's cached prefix was computed."""
+"""Stands for a token's number where keys and values of the prompt were computed, before the step of token 0."""
 ENDED = "ended"
 """Stands for the value where one of two outputs has no more tokens."""
 
@@ -29,8 +29,8 @@ class Difference:
     and ``perturbed``: both values, as text. ``tokens``: both ids. ``same_inputs`` and ``other_inputs``: how many more
     tokens differ, after the same ids and after other ids; the latter are no evidence of their own. ``copy``: which
     of several copies of the request it is. ``diagnosis``: one of this module's constants. ``points``: selection
-    points that differed up to this token: ``{point: (token, reference's value, perturbed value)}``, the token
-    :data:`PREFIX` where the cached prefix was computed.
+    points that differed in what this token rests on: ``{point: (token, reference's value, perturbed value)}``, the
+    token :data:`PREFIX` where the prompt was computed.
     """
 
     at: int
@@ -81,30 +81,75 @@ def _token(output: Output, at: int) -> int | None:
 
 def _diagnosis(reference: Output, perturbed: Output, skip: int, at: int,
                before: Sequence[Output]) -> tuple[str, dict[str, tuple[int, Any, Any]]]:
-    """What the selections say. Earlier tokens count: they wrote the KV that this one reads. A prefix that came from
-    the cache was computed by a request before, where the reference's prefill computed it."""
-    cached = bool(perturbed.cached and before)
-    pairs = [(PREFIX, reference.steps[0], step) for output in before for step in output.steps[:1]
-             if cached and reference.steps]
-    pairs += [(skip + token, was, now)
-              for token, (was, now) in enumerate(zip(reference.steps[skip:], perturbed.steps, strict=False))
-              if token <= at]
+    """What the selections say of the step that computed the token, and of the keys and values that it read."""
+    pairs = _written(reference, perturbed, skip, at)
+    whole = pairs is not None
+    if pairs is None:
+        pairs, whole = _earlier(reference, perturbed, skip, at, before)
+    if len(reference.steps) > skip + at and len(perturbed.steps) > at:
+        pairs.append((skip + at, reference.steps[skip + at].selections, perturbed.steps[at].selections))
     points: dict[str, tuple[int, Any, Any]] = {}
     told = False
+    seen: set[tuple[int, int]] = set()
     for token, was, now in pairs:
-        if was.selections is None or now.selections is None:
+        if was is None or now is None:
             continue
         told = True
-        for name in sorted({*was.selections, *now.selections}):
-            values = was.selections.get(name), now.selections.get(name)
+        if was is now or (id(was), id(now)) in seen:
+            continue
+        seen.add((id(was), id(now)))
+        for name in sorted({*was, *now}):
+            values = _value(was, name), _value(now, name)
             if values[0] != values[1]:
                 points.setdefault(name, (token, *values))
     if not told:
         return UNKNOWN, points
-    # A step that gave no output token tells no selections.
-    whole = all(len(output.chunks or ()) <= 1 and not (output.cached and not cached)
-                for output in (reference, perturbed))
     return PROGRAM if points else KERNEL if whole else PARTLY, points
+
+
+Pair = tuple[int, Mapping[str, Any] | None, Mapping[str, Any] | None]
+
+
+def _value(points: Mapping[str, Any], name: str) -> Any:
+    """A point's value; a call site that is not named had that of the others."""
+    return points.get(name, points.get(name.partition(" (")[0]))
+
+
+def _written(reference: Output, perturbed: Output, skip: int, at: int) -> list[Pair] | None:
+    """Both selections for each token of prompt and output whose keys and values the compared one reads; None where
+    they are not told of all."""
+    sides = _origins(reference, skip + at), _origins(perturbed, at)
+    if sides[0] is None or sides[1] is None:
+        return None
+    last = len(sides[0]) - 1  # whose keys and values the compared token's own step computed
+    return [(max(PREFIX, skip + at - last + place), was, now)
+            for place, (was, now) in enumerate(zip(*sides, strict=False))]
+
+
+def _origins(output: Output, at: int) -> list[Mapping[str, Any]] | None:
+    """Of each token up to the one before an output token, the selections under which its keys and values came."""
+    passes = output.written
+    if not passes:
+        return None
+    found = [points for count, points in next(p for p in reversed(passes) if p.after <= at).spans
+             for _ in range(count)]
+    prompt = sum(count for count, _ in passes[-1].spans) - len(output.tokens) + 1
+    return found[:prompt + at]
+
+
+def _earlier(reference: Output, perturbed: Output, skip: int, at: int,
+             before: Sequence[Output]) -> tuple[list[Pair], bool]:
+    """The same as far as steps that gave output tokens tell it, and whether that is all. A prefix that came from the
+    cache was computed by a request before, where the reference's prefill computed it."""
+    cached = bool(perturbed.cached and before)
+    pairs: list[Pair] = [(PREFIX, reference.steps[0].selections, step.selections)
+                         for output in before for step in output.steps[:1] if cached and reference.steps]
+    pairs += [(skip + token, was.selections, now.selections)
+              for token, (was, now) in enumerate(zip(reference.steps[skip:], perturbed.steps, strict=False))
+              if token < at]
+    # A step that gave no output token tells no selections.
+    return pairs, all(len(output.chunks or ()) <= 1 and not (output.cached and not cached)
+                      for output in (reference, perturbed))
 
 
 def shown(logprob: bytes, bits: bool) -> str:

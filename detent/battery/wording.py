@@ -52,7 +52,7 @@ def difference_lines(difference: Difference) -> list[str]:
         later.append(f"{difference.other_inputs} more have other inputs (token ids)")
     lines.append("; ".join([difference.diagnosis, *later]))
     points = list(difference.points.items())
-    lines += [f"{name}: {was!r}, then {now!r} ({'the cached prefix' if at == PREFIX else f'token {at}'})"
+    lines += [f"{name}: {was!r}, then {now!r} ({'the prompt' if at == PREFIX else f'token {at}'})"
               for name, (at, was, now) in points[:SHOWN_POINTS]]
     if len(points) > SHOWN_POINTS:
         lines.append(f"... {len(points)} points in all")

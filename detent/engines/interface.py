@@ -11,6 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from detent.runtime.errors import DetentError
+
+
+class Unsupported(DetentError):
+    """The target has no such thing, so a cell that needs it does not apply."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -56,7 +62,8 @@ class Step:
 
     ``batch``: requests in the step. ``row``: the request's place among them. ``tokens``: tokens of all requests in
     the step, before padding. ``graph``: whether a captured graph was replayed. ``selections``: the points in force,
-    by ``program.point``.
+    by ``program.point``; ``program.point (site)`` where a call site of the step had another value. It is of this step
+    alone: of what the token rests on beside it, :class:`Written` tells.
     """
 
     batch: int | None = None
@@ -67,13 +74,29 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Written:
+    """Evidence: how the keys and values were computed that output tokens rest on, since a request began or, after a
+    pre-emption, began again.
+
+    ``after``: output tokens that it had then. ``spans``: from the prompt's first token to the last output token but
+    one, how many tokens in a row have keys and values of which selection points; by this request's steps or by those of
+    whoever wrote the prefix that it found in the cache.
+    """
+
+    after: int
+    spans: tuple[tuple[int, Mapping[str, Any]], ...]
+
+
+@dataclass(frozen=True)
 class Output:
     """What came back of one request.
 
     ``tokens``: ids. ``logprobs``: for each token the bits of its log-probability as the engine shows them (``float``
     as IEEE double, big-endian, or the reply's own digits as text, see ``Traits.resolution``). ``steps``: one a token.
     ``cached``: prompt tokens read from the prefix cache. ``chunks``: prompt tokens computed in each step of the
-    prefill. ``finish``: "length", "stop", or "refused" with ``error``. Times in seconds on one clock.
+    prefill. ``finish``: "length", "stop", "refused" with ``error``, or "unsupported" with ``error`` where the target
+    cannot even be asked. ``text``: the tokens as text, where the engine sent it along.
+    ``written``: one for each time that the request began and gave tokens. Times in seconds on one clock.
     """
 
     tokens: tuple[int, ...]
@@ -86,6 +109,8 @@ class Output:
     error: str = ""
     arrival: float = 0.0
     times: tuple[float, ...] = ()  # when each token was there
+    written: tuple[Written, ...] | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +162,7 @@ class Target(Protocol):
         """Token ids of a text, without special tokens."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of token ids."""
+        """The text of token ids. Raises :class:`Unsupported` where the engine cannot tell it."""
 
     def close(self) -> None:
         """Let go of the engine."""

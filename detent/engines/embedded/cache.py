@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -24,6 +25,7 @@ class Cache:
         self.page = limits.page
         shape = (config.layers, limits.pages, limits.page, config.kv_heads, config.head_dim)
         self.pages = (_zeros(shape, device, dtype), _zeros(shape, device, dtype))
+        self._origins: list[Mapping[str, Any]] = [{}] * (limits.pages * limits.page)
         self._users = [0] * limits.pages
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(limits.pages))  # longest unused first
         self._index: dict[bytes, int] = {}  # whole pages by their key
@@ -73,10 +75,32 @@ class Cache:
             if copy is not None:
                 for side in self.pages:
                     side[:, copy, :shared] = side[:, source, :shared]
+                self._origins[copy * self.page:copy * self.page + shared] = \
+                    self._origins[source * self.page:source * self.page + shared]
                 pages.append(copy)
                 length += shared
             self.release([source])
         return pages, keys, length
+
+    def wrote(self, slots: Iterable[int], points: Mapping[str, Any]) -> None:
+        """Note the selection points under which keys and values were computed. A slot is page x tokens of a page +
+        place."""
+        origins = self._origins
+        for slot in slots:
+            origins[slot] = points
+
+    def origins(self, pages: Sequence[int], count: int) -> tuple[tuple[int, Mapping[str, Any]], ...]:
+        """For the first ``count`` tokens of a request with these pages: how many in a row were computed under which
+        selection points."""
+        found: list[tuple[int, Mapping[str, Any]]] = []
+        for index, page in enumerate(pages):
+            start = page * self.page
+            for points in self._origins[start:start + max(0, min(self.page, count - index * self.page))]:
+                if found and (found[-1][1] is points or found[-1][1] == points):
+                    found[-1] = found[-1][0] + 1, found[-1][1]
+                else:
+                    found.append((1, points))
+        return tuple(found)
 
     def allocate(self) -> int | None:
         """A page to write to, which the caller now holds; None where every page is held."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ class Record:
     ids: tuple[int, ...]
     counts: tuple[int, ...]
     lengths: tuple[int, ...]
-    points: dict[str, Any]
+    points: Mapping[str, Any]
 
 
 class Engine:
@@ -206,6 +206,7 @@ class Engine:
             return
         mixed = {part.sequence.hash for part in plan} - {self.ops.hash}
         assert not mixed, f"a step under {self.ops.hash} has requests of {mixed}"
+        self.ops.begin()
         with torch.inference_mode():
             tokens, logprobs = self._compute(plan)
         now = time.perf_counter()
@@ -255,6 +256,7 @@ class Engine:
         batch = Batch(starts, lengths, torch.tensor(tables, device=device), page)
         rows = torch.tensor([tokens, positions, slots], device=device)
         hidden = self.model.forward(rows[0], rows[1], rows[2], self.cache.pages, batch, self.ops)
+        self.cache.wrote(slots, self.ops.points_in_force())
         if not ends:
             return [], []
         logits = self.model.logits(hidden[torch.tensor(ends, device=device)], self.ops)
@@ -306,4 +308,4 @@ def _is(value: object, kind: str) -> bool:
 def _output(sequence: State, finish: str) -> Output:
     return Output(tuple(sequence.output), tuple(sequence.logprobs), tuple(sequence.steps), sequence.cached,
                   tuple(sequence.chunks), sequence.preemptions, finish, arrival=sequence.arrival,
-                  times=tuple(sequence.times))
+                  times=tuple(sequence.times), written=tuple(sequence.written))

@@ -81,7 +81,7 @@ class Model:
 
     def logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """Logits ``[M, V]`` of hidden states ``[M, H]``."""
-        return ops.linear(ops.norm(hidden, self.weights.norm, self.config.norm_eps), self.weights.logits)
+        return ops.linear(ops.norm(hidden, self.weights.norm, self.config.norm_eps, "logits"), self.weights.logits)
 
     def _attention(self, hidden: Tensor, layer: Layer, turn: tuple[Tensor, Tensor], slots: Tensor, keys: Tensor,
                    values: Tensor, batch: Batch, ops: Ops) -> Tensor:
@@ -90,8 +90,8 @@ class Model:
         joint = ops.linear(normed, layer.qkv).view(len(hidden), -1, config.head_dim)
         turned, new_values = joint[:, :config.heads + config.kv_heads], joint[:, config.heads + config.kv_heads:]
         if layer.q_norm is not None and layer.k_norm is not None:
-            turned = torch.cat((self._per_head(turned[:, :config.heads], layer.q_norm, ops),
-                                self._per_head(turned[:, config.heads:], layer.k_norm, ops)), dim=1)
+            turned = torch.cat((self._per_head(turned[:, :config.heads], layer.q_norm, ops, "queries"),
+                                self._per_head(turned[:, config.heads:], layer.k_norm, ops, "keys")), dim=1)
         turned = rotate(turned, *turn)
         queries, new_keys = turned[:, :config.heads], turned[:, config.heads:]
         keys.view(-1, *keys.shape[-2:]).index_copy_(0, slots, new_keys)
@@ -99,8 +99,8 @@ class Model:
         mixed = ops.attention(queries, keys, values, batch)
         return ops.linear(mixed.reshape(len(hidden), -1), layer.output)
 
-    def _per_head(self, x: Tensor, weight: Tensor, ops: Ops) -> Tensor:
-        return ops.norm(x.reshape(-1, x.shape[-1]), weight, self.config.norm_eps).view(x.shape)
+    def _per_head(self, x: Tensor, weight: Tensor, ops: Ops, site: str) -> Tensor:
+        return ops.norm(x.reshape(-1, x.shape[-1]), weight, self.config.norm_eps, site).view(x.shape)
 
     def _mlp(self, normed: Tensor, layer: Layer, ops: Ops) -> Tensor:
         gate, up = ops.linear(normed, layer.gate_up).chunk(2, dim=-1)

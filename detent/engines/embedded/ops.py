@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from detent.engines.embedded.batch import Batch
-from detent.engines.embedded.selectors import PROGRAMS, Selectors
+from detent.engines.embedded.in_force import InForce
+from detent.engines.embedded.selectors import Selectors
 from detent.kernels import embedded_attention, embedded_experts, embedded_linear, embedded_norm
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class Ops:
         self._attention, self._gemm, self._norm = (selectors.select[family] for family in ("attention", "gemm", "norm"))
         self._moe = selectors.select.get("moe")
         self._layers: dict[tuple[int, ...], str] = {
-            shape: f"kernel.{layer}" for layer, shape in selectors.shapes.items()}
-        self._points: dict[str, Mapping[str, Any]] = dict(selectors.constant)
+            shape: layer for layer, shape in selectors.shapes.items()}
+        self._in_force = InForce(selectors.constant)
 
     @classmethod
     def stock(cls, deployment: Deployment) -> Ops:
@@ -55,10 +56,14 @@ class Ops:
         """
         return cls(Selectors.pinned(deployment, commitment, identity or {}))
 
-    def points_in_force(self) -> dict[str, Any]:
-        """``program.point`` and its value: of each program's last call, before it under a tuple its constants."""
-        return {f"{PROGRAMS[family]}.{name}": value for family, points in self._points.items()
-                for name, value in points.items()}
+    def begin(self) -> None:
+        """A step begins: nothing but a tuple's constants is in force."""
+        self._in_force.begin()
+
+    def points_in_force(self) -> Mapping[str, Any]:
+        """``program.point`` and its value: what every call of the step so far was computed with, and a tuple's
+        constants. ``program.point (site)`` where a call site had another value than the first one."""
+        return self._in_force.points()
 
     def boundaries(self, max_tokens: int) -> tuple[int, ...]:
         """Token counts up to ``max_tokens`` at which a stock selection is another than for one token less."""
@@ -68,22 +73,27 @@ class Ops:
         """``x[M, K]`` times ``weight[N, K]``: ``[M, N]``."""
         with self.inside:
             if self._moe is not None and weight.shape == self.selectors.router:
-                self._points["moe"] = points = self._moe(x.shape[0])
+                points = self._moe(x.shape[0])
+                self._in_force.note("moe", "router", points)
             else:
-                self._points["gemm"] = points = self._gemm(x.shape[0])
+                points = self._gemm(x.shape[0])
+                self._in_force.note("gemm", self._layers.get(weight.shape, "qkv"), points)
             return self._product(self.kernel(weight, points), points, x, weight)
 
-    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """RMSNorm of every row of ``x[M, H]``, times ``weight[H]``."""
+    def norm(self, x: Tensor, weight: Tensor, eps: float, site: str = "layers") -> Tensor:
+        """RMSNorm of every row of ``x[M, H]``, times ``weight[H]``. ``site``: what evidence calls the place, if its
+        number of rows is another than that of the other norms."""
         with self.inside:
-            self._points["norm"] = points = self._norm(x.shape[0])
+            points = self._norm(x.shape[0])
+            self._in_force.note("norm", site, points)
             return embedded_norm.rms_norm(x, weight, eps, points["kernel"] == "torch")
 
     def attention(self, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: Batch) -> Tensor:
         """Causal attention of ``q[T, heads, hd]`` to ``k_pages`` and ``v_pages[P, page, kv_heads, hd]``, which hold the
         step's own keys and values too: ``[T, heads, hd]``. Scores are scaled by ``hd ** -0.5``."""
         with self.inside:
-            self._points["attention"] = points = self._attention(len(batch.lengths), batch.longest_query, batch.keys)
+            points = self._attention(len(batch.lengths), batch.longest_query, batch.keys)
+            self._in_force.note("attention", "layers", points)
             if points["kernel"] == "whole":
                 parts = batch.plans.get("whole")
                 if parts is None:
@@ -105,7 +115,8 @@ class Ops:
         """
         with self.inside:
             assert self._moe is not None, "the deployment has no [moe]"
-            self._points["moe"] = points = self._moe(x.shape[0])
+            points = self._moe(x.shape[0])
+            self._in_force.note("moe", "experts", points)
             return embedded_experts.experts(x, gate_up, down, ids, weights, lambda rows, weight: self._product(
                 points["kernel"], points, rows, weight))
 
@@ -126,7 +137,8 @@ class Ops:
 
     def kernel(self, weight: Tensor, points: Mapping[str, Any]) -> str:
         """The kernel for a weight ``[N, K]`` of a linear layer, of the points of ``gemm-cpu`` or ``moe-cpu``."""
-        kernel: str = points["kernel"] if "kernel" in points else points[self._layers.get(weight.shape, "kernel.qkv")]
+        kernel: str = points["kernel"] if "kernel" in points else points[
+            f"kernel.{self._layers.get(weight.shape, 'qkv')}"]
         return kernel
 
     def _product(self, kernel: str, points: Mapping[str, Any], x: Tensor, weight: Tensor) -> Tensor:

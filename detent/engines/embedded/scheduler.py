@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from detent.engines.embedded.cache import Cache
 from detent.engines.embedded.config import Limits
-from detent.engines.interface import Request, Step
+from detent.engines.interface import Request, Step, Written
 
 
 @dataclass(eq=False)
 class Sequence:
     """A request in the engine. ``tokens``: prompt and output so far; the first ``computed`` have keys and values in
-    ``pages``. ``keys``: those of its whole pages. ``hash``: the tuple it runs under, once it has begun."""
+    ``pages``. ``keys``: those of its whole pages. ``hash``: the tuple it runs under, once it has begun. ``began``:
+    output tokens when it last began."""
 
     id: int
     request: Request
@@ -29,7 +30,9 @@ class Sequence:
     cached: int | None = None
     chunks: list[int] = field(default_factory=list)
     preemptions: int = 0
+    began: int = 0
     steps: list[Step] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
     logprobs: list[bytes] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
 
@@ -105,7 +108,7 @@ class Scheduler:
             self.running.append(self.waiting.popleft())
             if sequence.cached is None:
                 sequence.cached = sequence.computed
-            sequence.hash = hash
+            sequence.hash, sequence.began = hash, sequence.outputs
             plan.append(Slice(sequence, count))
             budget -= count
         return plan
@@ -114,6 +117,7 @@ class Scheduler:
         """Take a request's pages. It begins again as soon as it can, with its output as part of what it computes."""
         self.running.remove(sequence)
         self.waiting.appendleft(sequence)
+        self._keep_evidence(sequence, cache)
         cache.release(sequence.pages, forget=True)  # so that the recomputation is one, and not a cache hit
         sequence.pages, sequence.keys, sequence.computed = [], [], 0
         sequence.preemptions += 1
@@ -133,11 +137,18 @@ class Scheduler:
     def finish(self, sequence: Sequence, cache: Cache) -> None:
         """Let a request go; its last page, filled in part, can be found too."""
         self.running.remove(sequence)
+        self._keep_evidence(sequence, cache)
         whole = len(sequence.keys)
         rest = sequence.tokens[whole * cache.page:sequence.computed]
         if rest:
             cache.publish(sequence.pages[whole], self._parent(sequence, cache), rest)
         cache.release(sequence.pages)
+
+    @staticmethod
+    def _keep_evidence(sequence: Sequence, cache: Cache) -> None:
+        """How the keys and values were computed that the output rests on; nothing if none came since it began."""
+        if sequence.outputs > sequence.began:
+            sequence.written.append(Written(sequence.began, cache.origins(sequence.pages, sequence.computed)))
 
     @staticmethod
     def _parent(sequence: Sequence, cache: Cache) -> bytes:
