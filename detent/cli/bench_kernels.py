@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detent.bench.kernels import KERNELS
+from detent.bench.gpu import KERNELS
 from detent.cli.options import json_option
 from detent.cli.output import show, show_json
 from detent.cli.progress import Steps
@@ -19,8 +19,8 @@ from detent.runtime.errors import BadInput, DetentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from detent.bench.kernels import Bound, Options
-    from detent.bench.kernels.record import Record, Row
+    from detent.bench.gpu import Bound, Options
+    from detent.bench.gpu.record import Record, Row
     from detent.solver.views.sections import Section
 
 LIBRARIES = ("fa3",)
@@ -46,8 +46,8 @@ Exit code 1 if a bound is missed, 2 if nothing could be measured.""")
 def kernels_command(kernels: Sequence[str], quick: bool, runs: int, libraries: Sequence[str], out: str | None,
                     shown: str | None, as_json: bool) -> int:
     """Time Detent's GPU kernels beside the stock ones, each case with the least time the machine allows."""
-    from detent.bench.kernels import Options
-    from detent.bench.kernels.record import Record, read
+    from detent.bench.gpu import Options
+    from detent.bench.gpu.record import Record, read
 
     chosen = list(kernels or KERNELS)
     if shown is not None:
@@ -78,8 +78,8 @@ def environment(arguments: Sequence[str]) -> dict[str, Any]:
     import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     from detent import kernels
-    from detent.bench.kernels.record import today
-    from detent.bench.kernels.timing import copy_tb_s, matrix_tflop_s
+    from detent.bench.gpu.record import today
+    from detent.bench.gpu.timing import copy_tb_s, matrix_tflop_s
     from detent.kernels.attention_split import implementation
     from detent.runtime.encoding import digest
 
@@ -115,8 +115,8 @@ def _library(name: str, file: str, scratch: str) -> str:
 
 
 def _measure(record: Record, kernels: Sequence[str], options: Options, runs: int) -> None:
-    from detent.bench.kernels import cases
-    from detent.bench.kernels.timing import microseconds
+    from detent.bench.gpu import cases
+    from detent.bench.gpu.timing import microseconds
 
     with Steps("bench kernels") as step:
         for _ in range(runs):
@@ -130,7 +130,7 @@ def _measure(record: Record, kernels: Sequence[str], options: Options, runs: int
 def _bounds(kernel: str, record: Record) -> list[Bound]:
     from importlib import import_module
 
-    return list(import_module(f"detent.bench.kernels.{kernel}").bounds(record))
+    return list(import_module(f"detent.bench.gpu.{kernel}").bounds(record))
 
 
 def _sections(record: Record, kernels: Sequence[str], bounds: Sequence[Bound]) -> list[Section]:

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from detent.bench.kernels import Bound, Case, Options
-from detent.bench.kernels.record import Record, geometric_mean
-from detent.bench.kernels.timing import floor
+from detent.bench.gpu import Bound, Case, Options
+from detent.bench.gpu.record import Record, geometric_mean
+from detent.bench.gpu.timing import floor
 
 STRIDES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 PAGE = 16

@@ -1,7 +1,7 @@
 """Times of Detent's GPU kernels beside what the engines ship, each case with the least time the machine allows.
 
-A module a kernel (:data:`KERNELS`) makes :class:`Case` objects; :mod:`detent.bench.kernels.timing` replays their arms
-by turns, :mod:`detent.bench.kernels.record` keeps the times of several runs in one file.
+A module a kernel (:data:`KERNELS`) makes :class:`Case` objects; :mod:`detent.bench.gpu.timing` replays their arms
+by turns, :mod:`detent.bench.gpu.record` keeps the times of several runs in one file.
 """
 
 from __future__ import annotations

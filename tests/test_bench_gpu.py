@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from cli_support import done, invoke, refused
 
-from detent.bench.kernels import Bound, Case, Options, attention
-from detent.bench.kernels.record import Record, geometric_mean, read
+from detent.bench.gpu import Bound, Case, Options, attention
+from detent.bench.gpu.record import Record, geometric_mean, read
 from detent.cli import bench_kernels
 from detent.runtime.errors import BadFile, BadInput
 
@@ -109,7 +109,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(attention, "cases", cases)
     monkeypatch.setattr(bench_kernels, "environment", lambda arguments: ENVIRONMENT)
-    monkeypatch.setattr("detent.bench.kernels.timing.microseconds", microseconds)
+    monkeypatch.setattr("detent.bench.gpu.timing.microseconds", microseconds)
     return timed
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from detent.bench.kernels import Case
+from detent.bench.gpu import Case
 from detent.runtime.encoding import new_file_mode, strict_json, write_atomic
 from detent.runtime.errors import BadFile, BadInput, shorten
 
