@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from detent.engines import http_fields as fields
 from detent.engines.http_client import Refused, Server
 from detent.engines.http_counters import Counters, confirmed, counters, overlaps, page
 from detent.engines.http_reply import Ids, Reply, completion, digits, impossible
@@ -49,16 +50,15 @@ class HttpTarget:
         self._ids = Ids()
         self._extras = True
         served = self._models()
-        names = [str(entry["id"]) for entry in served]
+        names = [name for name, _ in served]
         if model is not None and model not in names:
             raise UnknownName("model", model, names, url)
         self._model = model or names[0]
-        entry = served[names.index(self._model)]
         resolution = self._probe()
         metrics = self._text("/metrics")
         self._counted = counters(metrics) is not None
         self._flush = self._offered(FLUSHES)
-        context = next((int(entry[key]) for key in ("max_model_len", "max_context_length") if entry.get(key)), None)
+        context = served[names.index(self._model)][1]
         vocabulary = self._vocabulary()
         told = {"batch"} if self._counted else set()
         if self._counted or self._cached_told:
@@ -111,30 +111,35 @@ class HttpTarget:
     def encode(self, text: str) -> tuple[int, ...]:
         found = self._server.post_json("/tokenize", {"model": self._model, "prompt": text, "content": text,
                                                      "add_special_tokens": False})
-        return tuple(int(token) for token in found.get("tokens", ()))
+        with self._server.naming("/tokenize"):
+            return fields.token_ids("tokens", found.get("tokens"))
 
     def decode(self, tokens: Sequence[int]) -> str:
         if self._ids.own:
             return self._ids.text(tokens)
         found = self._server.post_json("/detokenize", {"model": self._model, "tokens": list(tokens)})
-        return str(found.get("prompt", found.get("text", found.get("content", ""))))
+        name = next((name for name in ("prompt", "text", "content") if name in found), "prompt")
+        with self._server.naming("/detokenize"):
+            return fields.text(name, found.get(name))
 
     def close(self) -> None:
         """Nothing stays open between runs."""
 
     # ---- finding out what the server can do ---------------------------------------------------------------------
 
-    def _models(self) -> list[Mapping[str, Any]]:
+    def _models(self) -> list[tuple[str, int | None]]:
         try:
-            found = self._server.get_json("/v1/models").get("data")
+            found = self._server.get_json("/v1/models")
         except Refused as error:
             if error.status in (401, 403):
                 raise
             raise DetentError(f"{error.message}: no OpenAI-compatible server", "check the address") from error
-        if not isinstance(found, list) or not found or not all(isinstance(m, dict) and "id" in m for m in found):
+        with self._server.naming("/v1/models"):
+            models = fields.models(found)
+        if not models:
             raise DetentError(f"{self._server.url}: /v1/models lists no model: no OpenAI-compatible server",
                               "check the address")
-        return found
+        return models
 
     def _probe(self) -> str:
         """How the digits are, after one request. Extra parameters are dropped if the server does not take them."""
@@ -166,14 +171,17 @@ class HttpTarget:
     def _offered(self, paths: Sequence[str]) -> str | None:
         """The first of the paths that the server's own description lists."""
         try:
-            listed = self._server.get_json("/openapi.json").get("paths", {})
+            listed = self._server.get_json("/openapi.json")
         except DetentError:
             return None
-        return next((path for path in paths if "post" in listed.get(path, ())), None)
+        with self._server.naming("/openapi.json"):
+            return next((path for path in paths if fields.posts(listed, path)), None)
 
     def _vocabulary(self) -> int | None:
         try:
             return max(self.encode(SAMPLE), default=-1) + 1 or None
+        except fields.Malformed:
+            raise
         except DetentError:
             return None
 
@@ -185,7 +193,7 @@ class HttpTarget:
     # ---- one request --------------------------------------------------------------------------------------------
 
     def _serve(self, submissions: Sequence[Submission]) -> list[Reply]:
-        """Send each request when it is due, and wait until all replies have ended. If none of them brings anything
+        """Send each request when it is due, and wait until all replies have ended. If none of them brings a token
         for the server's timeout, they are cut off: one alone may queue while others are served."""
         replies = [Reply(submission) for submission in submissions]
         news = threading.Condition()
@@ -232,9 +240,9 @@ class HttpTarget:
         try:
             if connection is not None:
                 for piece in self._server.pieces(connection, COMPLETIONS):
-                    reply.take(piece, self._ids)
-                    with news:
-                        news.notify_all()
+                    if reply.take(piece, self._ids):
+                        with news:
+                            news.notify_all()
                 if not reply.finish:
                     raise DetentError(f"{self._server.url}: the reply ended without a reason",
                                       "look at the server's log")
@@ -247,10 +255,6 @@ class HttpTarget:
             told = error.message
             reply.cut(error if told.startswith(self._server.url) else
                       DetentError(f"{self._server.url}: {told}", error.remedy))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            told = f"{type(error).__name__}: {error}"
-            reply.cut(DetentError(f"{self._server.url}: a reply that is no completion ({told})",
-                                  "check that an OpenAI-compatible server runs there"))
         finally:
             with news:
                 reply.done = True

@@ -6,15 +6,23 @@ Standard library only.
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from typing import Any
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from detent.engines.http_fields import Malformed
 from detent.runtime.errors import DetentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from socket import socket
+
+    from _typeshed import WriteableBuffer
 
 KEY = "DETENT_API_KEY"
 """Environment variable with the key that a server may ask for. No other one is sent anywhere."""
@@ -42,13 +50,72 @@ class Refused(DetentError):
 
 def parse(text: str | bytes) -> Any:
     """JSON with every fraction as :class:`Digits`, also ``NaN`` and ``Infinity``. Raises ValueError."""
-    return json.loads(text, parse_float=Digits, parse_constant=Digits)
+    try:
+        return json.loads(text, parse_float=Digits, parse_constant=Digits)
+    except RecursionError:
+        raise ValueError("too many brackets") from None
+
+
+class Clock:
+    """Until when something must have come, whatever comes meanwhile; ``patience`` None: for ever."""
+
+    def __init__(self, patience: float | None) -> None:
+        self.patience = patience
+        self.restart()
+
+    def restart(self) -> None:
+        self.until = None if self.patience is None else time.monotonic() + self.patience
+
+    def left(self) -> float | None:
+        """Seconds. Raises TimeoutError where there are none."""
+        if self.until is None:
+            return None
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+class Timed(io.RawIOBase):
+    """What comes from a socket until a clock runs out: a server that sends a byte now and then is as late as one that
+    sends none."""
+
+    def __init__(self, sock: socket, clock: Clock) -> None:
+        self._socket, self._file, self._clock = sock, sock.makefile("rb", buffering=0), clock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        left = self._clock.left()
+        with suppress(OSError):  # it was cut off
+            self._socket.settimeout(left)
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class Response(http.client.HTTPResponse):
+    """A reply that must come before a clock runs out."""
+
+    def __init__(self, sock: socket, clock: Clock, method: str | None = None) -> None:
+        super().__init__(sock, method=method)
+        self.fp.close()
+        self.fp = io.BufferedReader(Timed(sock, clock))
+
+
+def answer(connection: http.client.HTTPConnection, clock: Clock) -> http.client.HTTPResponse:
+    """The reply to what went over the connection."""
+    connection.response_class = lambda sock, debuglevel=0, method=None, url=None: Response(sock, clock, method)  # type: ignore[assignment]
+    return connection.getresponse()
 
 
 class Server:
     """A server at ``url`` (``http`` or ``https``; a path is kept, a final ``/v1`` dropped).
 
-    ``timeout``: seconds without an answer until the server counts as dead.
+    ``timeout``: seconds in which a whole answer must have come, or of a streamed one the next token.
     """
 
     def __init__(self, url: str, timeout: float = 60.0) -> None:
@@ -85,41 +152,53 @@ class Server:
         with self._errors():
             return self._request("POST", path, content)
 
-    def pieces(self, connection: http.client.HTTPConnection, path: str) -> Iterator[Any]:
+    def pieces(self, connection: http.client.HTTPConnection, path: str,
+               heard: Callable[[], object] = lambda: None) -> Iterator[Any]:
         """The JSON values of a reply of server-sent events as they arrive, or of one whole reply.
 
-        Raises :class:`Refused` for a status other than 200 or an error amid the reply, and DetentError for a reply
-        that breaks off or in which nothing comes for the connection's timeout; comments that only keep it open are
-        nothing.
+        ``heard``: what the reader has of the reply so far. Raises :class:`Refused` for a status other than 200 or an
+        error amid the reply, and DetentError for a reply that breaks off or in which ``heard`` stays the same for the
+        connection's timeout: comments and pieces without tokens, which only keep it open, are nothing.
         """
-        patience = connection.sock.gettimeout()
-        with self._errors(), closing(connection), connection.getresponse() as response:
+        clock = Clock(connection.sock.gettimeout())
+        with self._errors(), closing(connection), answer(connection, clock) as response:
             if response.status != 200 or "event-stream" not in response.headers.get("content-type", ""):
                 yield self._json(self._body(response, path), path)
                 return
-            heard = time.monotonic()
             while line := response.readline():
+                clock.left()
                 name, _, data = line.decode("utf-8", "replace").partition(":")
                 if name != "data":
-                    if patience is not None and time.monotonic() - heard > patience:
-                        raise TimeoutError
                     continue
                 if data.strip() == "[DONE]":
                     return
                 piece = self._json(data, path)
                 if "error" in piece:
                     raise Refused(f"{self.url}: {_told(piece)}", status=500)
+                before, began = heard(), time.monotonic()
                 yield piece
-                heard = time.monotonic()  # what the reader did in the meantime is not the server's silence
+                if heard() != before:
+                    clock.restart()
+                elif clock.until is not None:
+                    clock.until += time.monotonic() - began  # what the reader did is not the server's silence
             raise DetentError(f"{self.url}: the reply broke off", "look at the server's log")
 
     def silent(self) -> DetentError:
         """The error of a server from which nothing comes."""
         return DetentError(f"{self.url}: no answer within {self.timeout:g} s", "check the server")
 
+    @contextmanager
+    def naming(self, path: str) -> Iterator[None]:
+        """A field that is not what it must be is named with the server and the path."""
+        try:
+            yield
+        except Malformed as error:
+            raise error.of(f"{self.url}: {path}") from None
+
     def _whole(self, method: str, path: str, content: Mapping[str, Any] | None) -> str:
         with self._errors():
-            with closing(self._request(method, path, content)) as connection, connection.getresponse() as response:
+            clock = Clock(self.timeout)
+            with closing(self._request(method, path, content)) as connection, answer(connection, clock) as response:
                 return self._body(response, path)
 
     def _request(self, method: str, path: str, content: Mapping[str, Any] | None) -> http.client.HTTPConnection:
@@ -178,9 +257,6 @@ class Server:
 
 def _told(reply: Any) -> str:
     """The message in an error of an OpenAI-compatible server, in any of its usual places."""
-    if isinstance(reply, Mapping):
-        for key in ("error", "message", "detail"):
-            if reply.get(key):
-                return _told(reply[key])
-        return ""
+    while isinstance(reply, Mapping):
+        reply = next((reply[key] for key in ("error", "message", "detail") if reply.get(key)), "")
     return str(reply)

@@ -5,6 +5,7 @@ vLLM's names. A server without these tells nothing here.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ def counters(metrics: str) -> Counters | None:
 
     def total(name: str) -> int | None:
         value = sums.get(f"vllm:{name}")
-        return None if value is None else int(value)
+        return None if value is None or not math.isfinite(value) else int(value)
 
     steps, generated = total("iteration_tokens_total_count"), total("generation_tokens_total")
     if steps is None or generated is None:
@@ -59,7 +60,7 @@ def page(metrics: str) -> int | None:
     for found in LINE.finditer(metrics):
         if found["name"] == "vllm:cache_config_info":
             size = dict(LABEL.findall(found["labels"] or "")).get("block_size", "")
-            return int(size) if size.isdecimal() and int(size) > 0 else None
+            return int(size) if size.isdecimal() and len(size) < 10 and int(size) > 0 else None
     return None
 
 

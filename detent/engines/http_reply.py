@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from socket import SHUT_RDWR, socket
 from typing import Any
 
+from detent.engines import http_fields as fields
 from detent.engines.http_client import Digits
 from detent.engines.interface import Request, Submission
 from detent.runtime.errors import DetentError
@@ -64,38 +65,32 @@ class Reply:
             with suppress(OSError):  # it is closed already
                 self.socket.shutdown(SHUT_RDWR)
 
-    def take(self, piece: Mapping[str, Any], ids: Ids) -> None:
-        """Add a piece. Raises DetentError for one that cannot be compared; AttributeError, KeyError, TypeError or
-        ValueError for one that is no part of a completion."""
-        now = time.monotonic()
-        details = (piece.get("usage") or {}).get("prompt_tokens_details") or {}
-        if details.get("cached_tokens") is not None:
-            self.cached = int(details["cached_tokens"])
-        for choice in choices(piece):
-            logprobs = choice.get("logprobs") or {}
-            values = logprobs.get("token_logprobs") or []
+    def take(self, piece: Mapping[str, Any], ids: Ids) -> bool:
+        """Add a piece; whether it brought a token or the end. Raises DetentError for one that cannot be compared or
+        is no part of a completion."""
+        now, before = time.monotonic(), (len(self.tokens), self.finish)
+        cached = fields.cached_tokens(piece)
+        self.cached = self.cached if cached is None else cached
+        for choice in fields.choices(piece):
+            values = fields.field(choice, "choice", "logprobs", "token_logprobs")[1] or []
             if not _are_numbers(values) or choice.get("text") and not values:
                 raise DetentError("completions come without log-probabilities",
                                   "let the server show them; without, there is nothing to compare")
-            tokens = choice.get("token_ids") or [ids.of(text) for text in logprobs.get("tokens") or []]
+            tokens = fields.token_ids("choice.token_ids", choice.get("token_ids"))
+            if not tokens:
+                name, texts = fields.field(choice, "choice", "logprobs", "tokens")
+                tokens = tuple(ids.of(fields.text(f"{name}[{place}]", each))
+                               for place, each in enumerate(fields.entries(name, texts)))
             if len(tokens) != len(values):
                 raise DetentError(f"{len(tokens)} tokens came with {len(values)} log-probabilities",
                                   "look at the server's log")
-            self.tokens += [int(token) for token in tokens]
+            self.tokens += tokens
             self.logprobs += [(v.text if isinstance(v, Digits) else repr(v)).encode() for v in values]
             self.times += [now] * len(tokens)
             if len(self.tokens) > self.submission.request.max_tokens:
                 raise DetentError("more tokens came than were asked for", "look at the server's log")
-            self.finish = choice.get("finish_reason") or self.finish
-
-
-def choices(piece: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The choices of a piece. Raises DetentError for a piece that has none, not even an empty list."""
-    found = piece.get("choices")
-    if not isinstance(found, list) or not all(isinstance(choice, Mapping) for choice in found):
-        raise DetentError("a reply that is no completion: its choices are not a list of JSON objects",
-                          "check that an OpenAI-compatible server runs there")
-    return found
+            self.finish = fields.text("choice.finish_reason", choice.get("finish_reason")) or self.finish
+        return (len(self.tokens), self.finish) != before
 
 
 def _are_numbers(values: Any) -> bool:

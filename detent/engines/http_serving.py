@@ -11,9 +11,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from detent.engines import http_fields as fields
 from detent.engines.http import COMPLETIONS, HttpTarget
 from detent.engines.http_client import Refused, Server
-from detent.engines.http_reply import choices, completion
+from detent.engines.http_reply import completion
 from detent.engines.interface import Output, Request, Traits
 from detent.runtime.errors import DetentError
 
@@ -71,11 +72,13 @@ class HttpServing:
         """What came back; a refusal is an output, any other failure an error."""
         body = completion(self.traits.model, request, extras=True)
         del body["logprobs"]
-        heard = Heard()
+        heard = Heard(request.max_tokens)
         try:
             connection = self._server.send(COMPLETIONS, body)
-            for piece in self._server.pieces(connection, COMPLETIONS):
+            for piece in self._server.pieces(connection, COMPLETIONS, lambda: (len(heard.tokens), heard.finish)):
                 heard.take(piece, self.now())
+                if len(heard.tokens) > request.max_tokens:
+                    raise DetentError("more tokens came than were asked for", "look at the server's log")
         except Refused as error:
             if error.status in (400, 413, 422):
                 return Output((), (), finish="refused", error=error.message)
@@ -84,17 +87,15 @@ class HttpServing:
             told = error.message
             return error if told.startswith(self._server.url) else DetentError(f"{self._server.url}: {told}",
                                                                                error.remedy)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            return DetentError(f"{self._server.url}: a reply that is no completion ({type(error).__name__}: {error})",
-                               "check that an OpenAI-compatible server runs there")
         return Output(tuple(heard.tokens), (), cached=heard.cached, finish=heard.finish, arrival=arrival,
                       times=tuple(heard.times))
 
 
 class Heard:
-    """The tokens of one reply. A server that shows no ids gives -1 for each."""
+    """The tokens of one reply, of which ``most`` were asked for. A server that shows no ids gives -1 for each."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = fields.LARGEST_COUNT) -> None:
+        self.most = most
         self.tokens: list[int] = []
         self.times: list[float] = []
         self.cached: int | None = None
@@ -102,17 +103,16 @@ class Heard:
 
     def take(self, piece: Mapping[str, Any], now: float) -> None:
         """Add a piece of the reply that came at ``now``."""
-        for choice in choices(piece):
-            told = choice.get("token_ids") or ([-1] if choice.get("text") else [])
-            self.tokens += [int(token) for token in told]
+        for choice in fields.choices(piece):
+            told = fields.token_ids("choice.token_ids", choice.get("token_ids")) or (-1,) * bool(choice.get("text"))
+            self.tokens += told
             self.times += [now] * len(told)
-            self.finish = choice.get("finish_reason") or self.finish
-        usage = piece.get("usage") or {}
-        details = usage.get("prompt_tokens_details") or {}
-        if details.get("cached_tokens") is not None:
-            self.cached = int(details["cached_tokens"])
+            self.finish = fields.text("choice.finish_reason", choice.get("finish_reason")) or self.finish
+        cached = fields.cached_tokens(piece)
+        self.cached = self.cached if cached is None else cached
         # A piece may hold several tokens; where no ids tell so, the total does. The last one's time is right.
-        missing = int(usage.get("completion_tokens") or 0) - len(self.tokens)
+        total = fields.count(*fields.field(piece.get("usage"), "usage", "completion_tokens")) or 0
+        missing = min(total, self.most) - len(self.tokens)
         if missing > 0 and self.times and not piece["choices"]:
             self.tokens += [-1] * missing
             self.times += [self.times[-1]] * missing
