@@ -30,7 +30,7 @@ import torch
 import triton
 from gpu_moe_rows import DETERMINISTIC, EXPERTS, HIDDEN, TOP_K, agreement, rows_of, shipped, short, show, width_of
 
-from detent.bench.kernels.timing import floor, microseconds
+from detent.bench.gpu.timing import floor, microseconds
 from detent.kernels import moe as module
 from detent.kernels.moe import COLUMNS, activate, align, combine, grouped_gemm, moe, row_of, topk_softmax
 

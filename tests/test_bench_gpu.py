@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli_support import done, invoke, refused
 
-from detent.bench.gpu import Bound, Case, Options, attention
+from detent.bench.gpu import Bound, Case, Options, attention, gemm
 from detent.bench.gpu.record import Record, geometric_mean, read
 from detent.cli import bench_kernels
 from detent.runtime.errors import BadFile, BadInput
@@ -90,6 +90,19 @@ def test_bounds_of_attention() -> None:
     bandwidth = found["decode bandwidth, head dim 128, b32 c8192 32/8, of the copy's"]
     assert bandwidth.value == pytest.approx(90 / 105) and bandwidth.met is False and bandwidth.least
     assert found["decode, head dim 64, best stride over FA3, worst case"].met is None
+
+
+def test_bounds_of_gemm() -> None:
+    record = Record(None, ENVIRONMENT)
+    for model, deep, triton in (("llama-3.1-8b", 11.0, 12.0), ("qwen3-30b-a3b", 9.0, 8.0)):
+        arms = ("cublas", "deep 1", "triton")
+        record.add(Case("gemm", model, "m1 8x8", dict.fromkeys(arms, lambda turn: None), arms[:1], arms[1:], 5.0,
+                        "bytes"), {"cublas": 10.0, "deep 1": deep, "triton": triton})
+    found = {bound.what: bound for bound in gemm.bounds(record)}
+    every = found["gemm over cuBLAS, geometric mean, best padding"]
+    assert every.value == pytest.approx(geometric_mean([1.1, 0.8])) and every.met and every.detail == "2 cases"
+    assert found["gemm over cuBLAS, llama-3.1-8b"].value == pytest.approx(1.1)
+    assert found["gemm in Triton over cuBLAS, geometric mean"].value == pytest.approx(geometric_mean([1.2, 0.8]))
 
 
 def test_a_bound_at_its_limit_is_met() -> None:

@@ -27,7 +27,10 @@ LONGEST_REPLY = 512
 DOCUMENT_STRETCH = 3
 """The arXiv lengths end at 4,096 tokens with a median of 2,730; documents are three times as long."""
 SPREAD_OF_TURNS = 4.0
-"""Shape of the gamma distribution of the chats' weights: at this one 64 % of prompt tokens repeat the turn before."""
+"""Shape of the gamma distribution of the chats' weights: at this one about 64 % of prompt tokens repeat the turn
+before."""
+REPEATED, DRAWS = 0.64, 16
+"""That share, and how many drawn workloads there are to choose the nearest from: one alone is up to 4 % away."""
 FEWEST, SHORTEST_OUTPUT = 8, 4
 """Requests of a workload and output tokens of a request, however small the scale."""
 
@@ -200,7 +203,12 @@ def replay(source: Traffic, load: Load, *, rate: float | None, seed: int, salt: 
 
 
 def _chats(factor: float, seed: int) -> Traffic:
-    rng = random.Random(f"{seed}/W-A")
+    drawn = (_drawn_chats(factor, f"{seed}/W-A/{number}") for number in range(DRAWS))
+    return min(drawn, key=lambda chats: abs(sum(chats.shared()) / sum(s.tokens for s in chats.shapes) - REPEATED))
+
+
+def _drawn_chats(factor: float, seed: str) -> Traffic:
+    rng = random.Random(seed)
     count = _count(CHAT_REQUESTS, factor)
     chats = max(2, min(count, round(CHATS * factor)))
     weights = [rng.gammavariate(SPREAD_OF_TURNS, 1.0) for _ in range(chats)]

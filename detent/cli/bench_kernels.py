@@ -12,7 +12,7 @@ import click
 
 from detent.bench.gpu import KERNELS
 from detent.cli.options import json_option
-from detent.cli.output import show, show_json
+from detent.cli.output import check_places, show, show_json
 from detent.cli.progress import Steps
 from detent.runtime.errors import BadInput, DetentError
 
@@ -49,6 +49,7 @@ def kernels_command(kernels: Sequence[str], quick: bool, runs: int, libraries: S
     from detent.bench.gpu import Options
     from detent.bench.gpu.record import Record, read
 
+    check_places(out)
     chosen = list(kernels or KERNELS)
     if shown is not None:
         record = read(shown)
@@ -67,7 +68,6 @@ def kernels_command(kernels: Sequence[str], quick: bool, runs: int, libraries: S
 
 def environment(arguments: Sequence[str]) -> dict[str, Any]:
     """This GPU and what runs on it. Raises DetentError where there is none."""
-
     try:
         import torch
     except ImportError:
@@ -80,7 +80,7 @@ def environment(arguments: Sequence[str]) -> dict[str, Any]:
     from detent import kernels
     from detent.bench.gpu.record import today
     from detent.bench.gpu.timing import copy_tb_s, matrix_tflop_s
-    from detent.kernels.attention_split import implementation
+    from detent.kernels import attention_split, gemm
     from detent.runtime.encoding import digest
 
     folder = next(iter(kernels.__path__))
@@ -91,8 +91,9 @@ def environment(arguments: Sequence[str]) -> dict[str, Any]:
                 texts += [name, file.read()]
     return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
             "cuda": torch.version.cuda, "kernels": digest(*texts)[:16],
-            "implementations": {"attention": implementation()}, "copy_tb_s": copy_tb_s(),
-            "matrix_tflop_s": matrix_tflop_s(), "date": today(), "command": " ".join(["detent", *arguments])}
+            "implementations": {"attention": attention_split.implementation(), "gemm": gemm.implementation()},
+            "copy_tb_s": copy_tb_s(), "matrix_tflop_s": matrix_tflop_s(), "date": today(),
+            "command": " ".join(["detent", *arguments])}
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-KERNELS = ("attention",)
+KERNELS = ("attention", "gemm")
 """Kernels that can be timed; each is a module here with ``cases(options)`` and ``bounds(record)``."""
 
 
