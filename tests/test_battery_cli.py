@@ -113,6 +113,20 @@ def test_what_does_not_fit_the_engine_is_refused(engine: Any) -> None:
     assert "a long prompt of 2000 tokens does not fit" in refused("verify", "--engine", "embedded", "--long", "2000")
 
 
+@pytest.mark.parametrize("option", ["--html", "--resume"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_served(
+        option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(*arguments: object) -> Any:
+        raise AssertionError("the engine was started")
+
+    monkeypatch.setattr(verify, "open_target", opened)
+    for path in (tmp_path / "no" / "report", tmp_path, ""):
+        shown = str(path) or "''"
+        assert refused("verify", "--engine", "embedded", option, path) == (
+            f"{shown}: cannot be written; name a file in a folder you may write to")
+    assert not list(tmp_path.iterdir())
+
+
 def test_engines_that_cannot_be_are_refused() -> None:
     assert "unknown engine 'sglang'" in refused("verify", "--engine", "sglang")
     assert "leave out --arm" in refused("verify", "--engine", "http://127.0.0.1:1", "--arm", "stock")

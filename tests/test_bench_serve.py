@@ -360,6 +360,7 @@ def test_command(simulated: None, tmp_path: Path) -> None:
     (("--arms", "fast"), "unknown arm 'fast'"), (("--workloads", "A9"), "unknown workload 'A9'"),
     (("--scale", "2"), "scale 2 is not above 0"), (("--trace", "x=y"), "unknown recorded workload 'x'"),
     (("--trace", "azure"), "names no workload"), (("--json", "no/such/folder/f.json"), "cannot be written"),
+    (("--seed", "-1"), "-1 is not in the range x>=0"), (("--html", "."), "is a directory"),
     (("--arms", ""), "no arm is named"), (("--arms", " , "), "no arm is named"),
     (("--workloads", ""), "no workload is named"),
     (("--arms", "stock,no/such.json"), "no/such.json"), (("--workloads", "azure"), "--trace azure=FILE"),

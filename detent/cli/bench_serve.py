@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detent.cli.output import show
+from detent.cli.output import check_places, show
 from detent.cli.progress import Steps
 from detent.cli.targets import DEFAULT_MODEL
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--scale", type=float, default=1.0, show_default=True, metavar="S",
               help="Share of the tokens: requests and their lengths shrink by its square root each.")
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Runs of each load.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the workloads.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the workloads.")
 @click.option("--trace", "traces", multiple=True, metavar="NAME=FILE",
               help="File of a recorded workload: mooncake=FILE or azure=FILE.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE",
@@ -58,8 +58,7 @@ def serve_command(engine: str, model: str | None, arms: str, workloads: str, sca
     plan = Plan("HTTP" if remote else engine, model or ("" if remote else DEFAULT_MODEL),
                 [_arm(spec, model) for spec in wanted], loads(_list(workloads)), runs, scale, seed, _traces(traces))
     earlier = _earlier(json_file)
-    for path in (json_file, html_file):
-        _check_place(path)
+    check_places(json_file, html_file)
     with Steps("bench serve") as step:
         document = serve(plan, lambda found: _write(json_file, json.dumps(found)), step, earlier)
         step("summary")
@@ -169,15 +168,6 @@ def _earlier(path: str | None) -> dict[str, Any] | None:
             return checked(path, json.load(file))
     except ValueError as error:
         raise BadFile(path, f"is not JSON: {error}", "name another file") from None
-
-
-def _check_place(path: str | None) -> None:
-    """Raise BadFile for a file that cannot be written: before anything is measured."""
-    from detent.runtime.errors import BadFile
-
-    folder = os.path.dirname(os.path.abspath(path)) if path is not None else os.curdir
-    if not os.path.isdir(folder) or not os.access(path if path and os.path.exists(path) else folder, os.W_OK):
-        raise BadFile(path or "''", "cannot be written", "name a file in a folder you may write to")
 
 
 def _write(path: str | None, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detent.cli.options import deployment_option, named_program
-from detent.cli.output import show
+from detent.cli.output import check_places, show
 from detent.cli.progress import Steps
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def explain_command(ctx: click.Context, program: str | None, deployment: str, po
         raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
     from detent.solver.solve import solve
 
+    check_places(html)
     with Steps(f"{program} for {deployment}") as step:
         solution = solve(program, deployment, progress=step)
     document, graph = solution.document, solution.graph

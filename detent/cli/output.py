@@ -39,6 +39,22 @@ def show_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def check_places(*paths: str | None) -> None:
+    """Raise BadFile for a file that cannot be written: before anything is served, measured or solved."""
+    from detent.runtime.errors import BadFile
+
+    for path in paths:
+        if path is None:
+            continue
+        folder = os.path.dirname(os.path.abspath(path))
+        if os.path.exists(path):
+            good = not os.path.isdir(path) and os.access(path, os.W_OK)
+        else:
+            good = bool(path) and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+        if not good:
+            raise BadFile(path or "''", "cannot be written", "name a file in a folder you may write to")
+
+
 def place(source: dict[str, Any] | None) -> str | None:
     """``file:line`` of a document's location."""
     return f"{source['file']}:{source['line']}" if source else None

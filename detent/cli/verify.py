@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from detent.cli.options import json_option
-from detent.cli.output import show, show_json
+from detent.cli.output import check_places, show, show_json
 from detent.cli.progress import Steps
 from detent.cli.targets import ARMS, open_target
 
@@ -61,6 +61,7 @@ def verify_command(engine: str, model: str | None, arm: str | None, commitment: 
     from detent.battery import Settings, verify
 
     settings = Settings(sets or (() if random else ("paper",)), random or 0, seed, long, resume)
+    check_places(html, resume)
     with Steps(f"verify {engine}") as step:
         step("start the engine")
         target = open_target(engine, model, arm, commitment)
