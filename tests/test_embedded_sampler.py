@@ -40,8 +40,33 @@ def test_noise_is_that_of_the_generator() -> None:
     noise = sampler.gumbel(seed, position, 1000)
     for token in (0, 1, 500, 999):
         state = sampler.mix((key + token * sampler.GOLDEN) & sampler.MASK)
-        uniform = ((state >> 11) + 0.5) * 2.0 ** -53
+        uniform = ((state >> 12) + 0.5) * 2.0 ** -52
         assert float(noise[token]) == pytest.approx(-math.log(-math.log(uniform)), rel=1e-14)
+
+
+def place_of(state: int) -> int:
+    """The position at which token 0 of seed 0 has this state: SplitMix64 backwards."""
+    def back(value: int) -> int:
+        for bits, factor in ((31, sampler.SECOND), (27, sampler.FIRST)):
+            value = unshifted(value, bits) * pow(factor, -1, 1 << 64) & sampler.MASK
+        return unshifted(value, 30)
+
+    def unshifted(value: int, bits: int) -> int:
+        found = value
+        for _ in range(64 // bits):
+            found = value ^ (found >> bits)
+        return found
+
+    key = (back(state) - sampler.GOLDEN) & sampler.MASK
+    return (back(key) - sampler.GOLDEN - sampler.mix(0)) & sampler.MASK
+
+
+@pytest.mark.parametrize(("state", "expected"), [(sampler.MASK, -math.log(-math.log1p(-2.0 ** -53))),
+                                                 (0, -math.log(53 * math.log(2)))])
+def test_noise_is_finite_at_both_ends(state: int, expected: float) -> None:
+    position = place_of(state)
+    assert sampler.mix(sampler.mix(sampler.mix(0) + position)) == state
+    assert float(sampler.gumbel(0, position, 1)[0]) == pytest.approx(expected, rel=1e-14)
 
 
 def test_splitmix_is_the_published_one() -> None:

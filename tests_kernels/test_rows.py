@@ -212,7 +212,7 @@ def mix(state: int) -> int:
 
 def uniform(seed: int, position: int, token: int) -> float:
     key = mix((mix(seed & MASK) + position) & MASK)
-    return ((mix((key + token * 0x9E3779B97F4A7C15) & MASK) >> 11) + 0.5) * 2.0**-53
+    return ((mix((key + token * 0x9E3779B97F4A7C15) & MASK) >> 12) + 0.5) * 2.0**-52
 
 
 @triton.jit
@@ -229,6 +229,16 @@ def test_noise_is_the_embedded_engines() -> None:
         arguments = [torch.tensor([value], dtype=torch.int64, device=DEVICE) for value in (seed, position)]
         store_uniform[(1,)](out, *arguments, 64)
         assert out.tolist() == [uniform(seed, position, token) for token in range(64)]
+
+
+def test_noise_is_finite_at_both_ends() -> None:
+    """At these positions token 0 of seed 0 has the generator's largest and least 64 bits."""
+    for position, expected in ((4448109779506558328, 1 - 2.0**-53), (16410632667423199302 - (1 << 64), 2.0**-53)):
+        assert uniform(0, position, 0) == expected
+        out = torch.zeros(2, dtype=torch.float64, device=DEVICE)
+        arguments = [torch.tensor([value], dtype=torch.int64, device=DEVICE) for value in (0, position)]
+        store_uniform[(1,)](out, *arguments, 2)
+        assert out[0].item() == expected
 
 
 def sampled(logits: torch.Tensor, temperature: list[float], seeds: list[int], positions: list[int],

@@ -77,7 +77,8 @@ def gumbel(seed: int, position: int, vocabulary: int, device: torch.device | Non
     state = (state ^ _shifted(state, 30)) * _signed(FIRST)
     state = (state ^ _shifted(state, 27)) * _signed(SECOND)
     state = state ^ _shifted(state, 31)
-    uniform = (_shifted(state, 11).double() + 0.5) * 2.0 ** -53  # neither 0 nor 1
+    # Neither 0 nor 1: 52 bits and a half are 53, all of which a double holds.
+    uniform = (_shifted(state, 12).double() + 0.5) * 2.0 ** -52
     return -torch.log(-torch.log(uniform))
 
 
