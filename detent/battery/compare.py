@@ -118,12 +118,12 @@ def _value(points: Mapping[str, Any], name: str) -> Any:
 def _written(reference: Output, perturbed: Output, skip: int, at: int) -> list[Pair] | None:
     """Both selections for each token of prompt and output whose keys and values the compared one reads; None where
     they are not told of all."""
-    sides = _origins(reference, skip + at), _origins(perturbed, at)
-    if sides[0] is None or sides[1] is None:
+    was_all, now_all = _origins(reference, skip + at), _origins(perturbed, at)
+    if was_all is None or now_all is None:
         return None
-    last = len(sides[0]) - 1  # whose keys and values the compared token's own step computed
+    last = len(was_all) - 1  # whose keys and values the compared token's own step computed
     return [(max(PREFIX, skip + at - last + place), was, now)
-            for place, (was, now) in enumerate(zip(*sides, strict=False))]
+            for place, (was, now) in enumerate(zip(was_all, now_all, strict=False))]
 
 
 def _origins(output: Output, at: int) -> list[Mapping[str, Any]] | None:
