@@ -164,10 +164,11 @@ class Fake:
     def _token(self, view: View) -> None:
         mine, sampling = view.mine, view.mine.request.sampling
         seed = -1 if sampling.seed is None else sampling.seed
-        state = hash((mine.hash_of(mine.length), sampling.temperature, seed)) & MASK
+        drawn = (sampling.temperature, seed, sampling.top_p, sampling.top_k) if sampling.temperature else ()
+        state = hash((mine.hash_of(mine.length), drawn)) & MASK
         if sampling.temperature and sampling.seed is None:
             self.unseeded += 1
-            state ^= self.unseeded * 7919
+            state ^= self.unseeded * 0x9E3779B97F4A7C15 & MASK
         value = -1.0 - (state % 10**6) / 10**6
         (bits,) = struct.unpack(">Q", struct.pack(">d", value))
         probability = struct.pack(">Q", bits ^ self.fault(view))

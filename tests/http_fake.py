@@ -26,6 +26,7 @@ class Fake(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.fault, self.parallel = fault, parallel
         self.steps = self.generated = self.cached = self.flushes = 0
+        self.shown: float | None = None  # instead of every other log-probability
         self.asked: list[dict[str, Any]] = []
         self.gate = threading.Condition()
         self.running = self.waiting = 0
@@ -96,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
             self._complete(body)
         elif self.path == "/tokenize" and self.server.fault != "no tokenizer":
             self._answer(json.dumps({"tokens": [ord(c) % VOCABULARY for c in body["prompt"]]}))
-        elif self.path == "/detokenize":
+        elif self.path == "/detokenize" and self.server.fault != "no tokenizer":
             self._answer(json.dumps({"prompt": "".join(map(chr, body["tokens"]))}))
         elif self.path == "/reset_prefix_cache":
             self.server.flushes += 1
@@ -156,6 +157,8 @@ class Handler(BaseHTTPRequestHandler):
         choice: dict[str, Any] = {"text": chr(token), "finish_reason": "length" if last else None}
         if fault != "no logprobs":
             value = round(logprob(prompt, at), 3) if fault == "coarse" else logprob(prompt, at)
+            if self.server.shown is not None and at % 2:
+                value = self.server.shown
             name = chr(token) if fault == "texts" else f"token_id:{token}"
             shown = {"null logprobs": None, "text logprobs": "-0.1", "true logprobs": True}.get(fault, value)
             choice["logprobs"] = {"tokens": [name], "token_logprobs": 0.5 if fault == "bare logprob" else [shown]}

@@ -88,6 +88,18 @@ FAULTS: dict[str, tuple[Fault, set[str], set[str] | None]] = {
     "a stop string once": (lambda v: v.engine.stops & 1, {"stop-string-before", "stop-string-beside"},
                            {"stop string"}),
     "pre-emption": (lambda v: int(v.mine.preemptions > 0), {"preempted"}, {"pre-emption"}),
+    "noise that changes on pre-emption": (
+        lambda v: int(v.mine.preemptions > 0 and v.mine.request.sampling.temperature > 0), {"preempted-seeded"},
+        {"pre-emption"}),
+    "noise counted from the first output token": (
+        lambda v: v.mine.index if v.mine.request.sampling.temperature > 0 else 0,
+        {"prefilled-1-seeded", "prefilled-8-seeded", "prefilled-15-seeded"}, {"prefilled"}),
+    "a top-p request beside others": (
+        lambda v: int(v.mine.request.sampling.top_p < 1 and any(o.request.sampling.top_p == 1 for o in v.others)),
+        {"top-p-beside-mixed"}, {"sampling"}),
+    "a top-k request beside others": (
+        lambda v: int(v.mine.request.sampling.top_k > 0 and any(o.request.sampling.top_k == 0 for o in v.others)),
+        {"top-k-beside-mixed"}, {"sampling"}),
     "another's pre-emption": (lambda v: int(any(o.preemptions for o in v.others)), {"preempted-neighbour"},
                               {"pre-emption"}),
     "the first output token": (lambda v: int(v.mine.index == 0), {"prefilled-1", "prefilled-8", "prefilled-15"},

@@ -105,9 +105,11 @@ def test_outputs_that_show_nothing() -> None:
 def test_outputs_that_cannot_be_compared() -> None:
     assert broken(Output((), (), finish="refused", error="too long"), True) == "too long"
     assert broken(Output((1, 2), bits(-1)), True) == "2 tokens came with 1 log-probabilities"
-    assert broken(output([1], [float("nan")]), True) == "a log-probability is not a number"
+    for value in (float("nan"), float("inf"), -float("inf")):
+        assert broken(output([1], [value]), True) == "a log-probability is not a finite number"
+    for digits in (b"NaN", b"nan", b"-Infinity", b"Infinity", b"-1e999", b"", b"none"):
+        assert broken(Output((1,), (digits,)), False) == "a log-probability is not a finite number"
     assert broken(Output((1,), (b"-0.1",)), True) and not broken(Output((1,), (b"-0.1",)), False)
-    assert broken(output([1], [-float("inf")]), True) == ""
 
 
 # ---- with an engine ------------------------------------------------------------------------------------------------
@@ -169,7 +171,8 @@ def test_log_probabilities_that_are_all_0_exercise_nothing() -> None:
 
 def test_reruns_alone_do_not_make_a_pass() -> None:
     report = reports(Fake(hidden=Fake().traits.evidence))
-    assert report.exercised == 0 and by_name(report)["rerun-alone"].verdict == SAME and report.exit_code == 2
+    assert report.without_batch == ("paper",) and report.exit_code == 2
+    assert by_name(report)["rerun-alone"].verdict == SAME
 
 
 @pytest.mark.parametrize("page", [1, 16])

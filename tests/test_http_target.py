@@ -13,13 +13,13 @@ from cli_support import refused
 from http_fake import CONTEXT, Fake, logprob, serving
 
 from detent.battery import Settings
-from detent.battery.report import CHANGED, SAME
+from detent.battery.report import CHANGED, COULD_NOT_RUN, SAME
 from detent.battery.runner import Runner, cells_of
 from detent.battery.workload import Sizes, Workload
 from detent.engines.http import HttpTarget
 from detent.engines.http_counters import Counters, confirmed, counters, overlaps, page
 from detent.engines.http_reply import digits
-from detent.engines.interface import Request, Sampling, Submission
+from detent.engines.interface import Request, Sampling, Submission, Unsupported
 from detent.runtime.errors import DetentError
 from detent.tools.flip_proxy import Proxy, flip
 
@@ -72,7 +72,7 @@ def test_a_strict_server_is_asked_only_what_it_knows() -> None:
         target = HttpTarget(server.url)
         plain, picky = target.run([asked(1), Submission(Request((1,), 2, Sampling(0.5, top_k=4, seed=1)))])
     assert plain.finish == "length" and "ignore_eos" not in server.asked[-1]
-    assert picky.finish == "refused" and "top_k" in picky.error
+    assert picky.finish == "unsupported" and "top_k" in picky.error
 
 
 def test_requests_overlap_and_the_servers_counter_confirms_it() -> None:
@@ -131,7 +131,7 @@ def test_texts_become_ids_of_our_own() -> None:
         assert a.tokens == b.tokens and max(a.tokens) < 0 and len(set(a.tokens)) == 12
         assert target.decode(a.tokens[:2]) == "".join(chr(60 + (84 + i) % 26) for i in range(2))
         (output,) = target.run([Submission(Request(a.tokens[:2], 4))])
-    assert output.finish == "refused" and "no token ids" in output.error
+    assert output.finish == "unsupported" and "no token ids" in output.error
 
 
 def test_a_server_that_does_not_stream_is_read_whole() -> None:
@@ -146,6 +146,26 @@ def test_text_ids_and_flush() -> None:
         assert target.decode(target.encode("AB")) == "AB"
         target.flush()
     assert server.flushes == 2  # it says no the first time
+
+
+def test_text_comes_with_the_reply_and_else_is_not_to_be_had() -> None:
+    with fake("no tokenizer") as server:
+        target = HttpTarget(server.url)
+        (output,) = target.run([asked(7, 3)])
+        assert output.text == "".join(chr(token) for token in output.tokens)
+        with pytest.raises(Unsupported, match="does not tell the text of token ids"):
+            target.decode(output.tokens)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_log_probabilities_that_are_no_numbers_could_not_run(value: float) -> None:
+    with fake() as server:
+        target = HttpTarget(server.url)
+        server.shown = value
+        work = Workload(target.traits, Sizes.of(target.traits), seed=0)
+        with Runner(target) as runner:
+            result = runner.run(cells_of(work, Settings())[0])
+    assert result.verdict == COULD_NOT_RUN and "a log-probability is not a finite number" in result.reason
 
 
 def test_a_fresh_server_cannot_be_had() -> None:

@@ -37,7 +37,7 @@ def too_many(work: Workload, requests: int) -> str:
 
 def _reruns(work: Workload) -> list[Cell]:
     def cell(name: str, what: str, scenario: Scenario) -> Cell:
-        return Cell(name, PAPER, "rerun", what, fixed(scenario, scenario), evidence.repeated,
+        return Cell(name, PAPER, "rerun", what, fixed(scenario, scenario), evidence.repeated(),
                     unfit=too_many(work, len(scenario.batch)))
 
     single, crowd = "rerun-alone", "rerun-batch"

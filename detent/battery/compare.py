@@ -176,12 +176,25 @@ def no_evidence(output: Output, asked: int, bits: bool) -> str:
     return ""
 
 
+def unsupported(output: Output) -> str:
+    """What the target cannot be asked, so that a cell does not apply; empty where it can."""
+    return (output.error or "the target cannot be asked this") if output.finish == "unsupported" else ""
+
+
 def broken(output: Output, bits: bool) -> str:
     """Why an output cannot be compared at all; empty where it can."""
-    if output.finish == "refused":
+    if output.finish in ("refused", "unsupported"):
         return output.error or "the engine refused the request"
     if len(output.logprobs) != len(output.tokens):
         return f"{len(output.tokens)} tokens came with {len(output.logprobs)} log-probabilities"
-    if bits and any(len(p) != 8 or math.isnan(struct.unpack(">d", p)[0]) for p in output.logprobs):
-        return "a log-probability is not a number"
+    if not all(_is_finite(logprob, bits) for logprob in output.logprobs):
+        return "a log-probability is not a finite number"
     return ""
+
+
+def _is_finite(logprob: bytes, bits: bool) -> bool:
+    """Whether it is a finite number; as digits it may be any text."""
+    try:
+        return math.isfinite(struct.unpack(">d", logprob)[0] if bits else float(logprob))
+    except (struct.error, ValueError):
+        return False

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from detent.battery.scenario import ABSENT, SEEN, UNFIT, UNTOLD, Evidence, Judge, Served
-from detent.engines.interface import Output, Step
+from detent.engines.interface import Output, Step, Submission
 
 T = TypeVar("T")
 
@@ -46,14 +46,17 @@ def observed(served: Served) -> dict[str, Any]:
     }
 
 
-def repeated(reference: Served, perturbed: Served) -> Evidence:
-    """The same batch once more: that it was served is all there is to see."""
-    told = column(perturbed.subject, lambda s: s.batch)
-    return Evidence(SEEN, f"served again{f', {span(told)} in a step' if told else ''}")
+def repeated(how: str = "served again") -> Judge:
+    """The same batch once more: that it was served is all there is to see. Where it has several requests, an engine
+    that tells the batch must not have served them one at a time."""
 
+    def judge(reference: Served, perturbed: Served) -> Evidence:
+        told = [column(s.subject, lambda step: step.batch) for s in (perturbed, reference)]
+        text = how + (f", {span(told[0])} in a step" if told[0] else "")
+        apart = len(perturbed.scenario.batch) > 1 and any(sizes and max(sizes) < 2 for sizes in told)
+        return Evidence(ABSENT if apart else SEEN, f"{text}: never in a batch" if apart else text)
 
-def restarted(reference: Served, perturbed: Served) -> Evidence:
-    return Evidence(SEEN, "served by a new process")
+    return judge
 
 
 def batch(least: int, changed: bool = True) -> Judge:
@@ -148,35 +151,68 @@ def left_the_graph(reference: Served, perturbed: Served) -> Evidence:
     return Evidence(ABSENT, "no token left the graph")
 
 
-def preempted(before: bool = False) -> Judge:
-    """A request was pre-empted, and in the reference none was; ``before``: in a batch that was served first."""
+def neighbour_length(reference: Served, perturbed: Served) -> Evidence:
+    """The neighbour's prompt had another length for the engine too: its chunks and its hit tell so, or else a step of
+    the compared request that held other tokens in as large a batch."""
+    lengths = [[_computed(served.outputs[place]) for place in range(len(served.outputs))
+                if place not in served.scenario.subjects] for served in (perturbed, reference)]
+    if all(length is not None for side in lengths for length in side):
+        mine, other = (sum(length or 0 for length in side) for side in lengths)
+        return Evidence(ABSENT if mine == other else SEEN,
+                        f"the neighbour's prompt had {mine} tokens, in the reference {other}")
+    steps = [(was, now) for was, now in zip(reference.subject.steps, perturbed.subject.steps, strict=False)
+             if was.tokens is not None and now.tokens is not None]
+    if not steps:
+        return untold("the neighbour's chunks", "tokens of a step")
+    for was, now in steps:
+        if was.batch == now.batch != 1 and was.tokens != now.tokens:
+            return Evidence(SEEN, f"a step of {now.tokens} tokens, reference {was.tokens}, in as large a batch")
+    return Evidence(ABSENT, "as many tokens in every step: the neighbour's length is not seen")
+
+
+def _computed(output: Output) -> int | None:
+    """Prompt tokens that the engine computed or found in its cache; None where it does not tell."""
+    return None if output.chunks is None else sum(output.chunks) + (output.cached or 0)
+
+
+def preempted(whose: str = "the request") -> Judge:
+    """The compared request was pre-empted, or "a neighbour", or one of the batch "before"; in the reference, no
+    request was, also none of a batch before."""
 
     def judge(reference: Served, perturbed: Served) -> Evidence:
-        def total(served: Served) -> int | None:
-            outputs = [o for batch in served.before for o in batch] if before else list(served.outputs)
-            counts = [o.preemptions for o in outputs if o.preemptions is not None]
-            return sum(counts) if len(counts) == len(outputs) else None
-
-        mine, other = total(perturbed), total(reference)
-        if mine is None or other is None:
+        outputs, _ = _asked(perturbed, whose)
+        mine, other = ([o.preemptions for o in side] for side in (outputs, reference.all_outputs))
+        if None in mine or None in other:
             return untold("pre-emptions")
-        return Evidence(SEEN if mine > other else ABSENT, f"{mine} pre-emptions, reference {other}")
+        now, was = (sum(count or 0 for count in side) for side in (mine, other))
+        text = f"{'one of the batch before' if whose == 'before' else whose} pre-empted {now} times, reference {was}"
+        return Evidence(SEEN if now and not was else ABSENT, text)
 
     return judge
 
 
-def stopped(before: bool = False) -> Judge:
-    """A request ended at a stop string, and in the reference none did; ``before``: in a batch served first."""
+def stopped(whose: str = "a neighbour") -> Judge:
+    """A request that was given a stop string ended at it: "a neighbour", or one of the batch "before". In the
+    reference none did."""
 
     def judge(reference: Served, perturbed: Served) -> Evidence:
-        def count(served: Served) -> int:
-            outputs = [o for batch in served.before for o in batch] if before else list(served.outputs)
-            return sum(output.finish == "stop" for output in outputs)
-
-        mine, other = count(perturbed), count(reference)
-        return Evidence(SEEN if mine > other else ABSENT, f"{mine} stopped at a string, reference {other}")
+        outputs, submissions = _asked(perturbed, whose)
+        asked = [output for output, each in zip(outputs, submissions, strict=True) if each.request.stop]
+        now, was = (sum(output.finish == "stop" for output in side) for side in (asked, reference.all_outputs))
+        if not asked:
+            return Evidence(ABSENT, "the neighbour said nothing printable to stop at")
+        return Evidence(SEEN if now and not was else ABSENT, f"{now} stopped at a string, reference {was}")
 
     return judge
+
+
+def _asked(served: Served, whose: str) -> tuple[list[Output], list[Submission]]:
+    """Outputs and submissions of the compared request, of "a neighbour" or of the batches "before"."""
+    if whose == "before":
+        return [o for batch in served.before for o in batch], [s for batch in served.scenario.before for s in batch]
+    compared = served.scenario.subjects
+    places = compared if whose == "the request" else [i for i in range(len(served.outputs)) if i not in compared]
+    return [served.outputs[i] for i in places], [served.scenario.batch[i] for i in places]
 
 
 def prefilled(reference: Served, perturbed: Served) -> Evidence:

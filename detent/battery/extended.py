@@ -5,11 +5,15 @@ Those about sampling, stop strings, pre-emption, restarts and long outputs are i
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 from detent.battery import evidence
 from detent.battery.cells import JOINED, prefix, too_many
-from detent.battery.extended_serving import serving
+from detent.battery.extended_serving import SEEDED, serving
+from detent.battery.sampling import reference_sampled
 from detent.battery.scenario import EXTENDED, Cell, Lab, Scenario, fixed
-from detent.battery.workload import COMPARED, SHORT, Workload, alone, beside
+from detent.battery.workload import COMPARED, GREEDY, SHORT, Workload, alone, beside
 from detent.engines.interface import Request, Submission
 
 CONCURRENCY = (43, 44, 45, 46, 255, 256, 257)
@@ -36,7 +40,8 @@ def _neighbour_lengths(work: Workload) -> list[Cell]:
         subject = work.subject(work.sizes.subject, cell=name)
         was, now = (work.neighbours((length,), cell=name, tokens=COMPARED + 8) for length in (base, other))
         cells.append(Cell(name, EXTENDED, "neighbour length", f"a neighbour of {other} tokens instead of {base}",
-                          fixed(beside(subject, was), beside(subject, now)), evidence.batch(2, changed=False),
+                          fixed(beside(subject, was), beside(subject, now)),
+                          evidence.all_of(evidence.batch(2, changed=False), evidence.neighbour_length),
                           unfit=too_many(work, 2)))
     return cells
 
@@ -140,19 +145,23 @@ def _thrice(work: Workload) -> Cell:
 
 
 def _prefilled(work: Workload) -> list[Cell]:
-    """Tokens that were decoded, given back as the end of a prompt."""
+    """Tokens that were decoded, given back as the end of a prompt. Seeded noise must be keyed by a token's position:
+    counted from the first output token, it would be another."""
     cells = []
-    for offset in OFFSETS:
-        name = f"prefilled-{offset}"
-        subject = work.subject(work.sizes.subject, cell=name)
+    for sampling, offset in product((GREEDY, SEEDED), OFFSETS):
+        seeded = sampling is SEEDED
+        name = f"prefilled-{offset}{'-seeded' * seeded}"
+        subject = work.subject(work.sizes.subject, cell=name, sampling=sampling)
 
         def plan(lab: Lab, subject: Request = subject, offset: int = offset) -> tuple[Scenario, Scenario]:
             tokens = lab.serve(alone(subject)).subject.tokens
-            longer = Request((*subject.prompt, *tokens[:offset]), COMPARED - offset, name=f"{subject.name} + {offset}")
+            longer = replace(subject, prompt=(*subject.prompt, *tokens[:offset]), max_tokens=COMPARED - offset,
+                             name=f"{subject.name} + {offset}")
             return alone(subject), alone(longer)
 
-        cells.append(Cell(name, EXTENDED, "prefilled", f"{offset} output tokens given back as the end of the prompt",
-                          plan, evidence.prefilled, skip=offset))
+        what = f"{offset} {'seeded ' * seeded}output tokens given back as the end of the prompt"
+        cells.append(Cell(name, EXTENDED, "prefilled", what, plan, evidence.prefilled, skip=offset,
+                          control=reference_sampled if seeded else None))
     return cells
 
 

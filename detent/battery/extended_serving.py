@@ -9,12 +9,14 @@ from dataclasses import replace
 
 from detent.battery import evidence
 from detent.battery.cells import too_many
+from detent.battery.sampling import perturbed_sampled
 from detent.battery.scenario import EXTENDED, Cell, Lab, Scenario, fixed
 from detent.battery.workload import COMPARED, GREEDY, SHORT, Workload, alone, beside
 from detent.engines.interface import Request, Sampling, Submission
 
 SEEDED = Sampling(temperature=1.0, seed=7)
-TOP_P, UNSEEDED = Sampling(temperature=1.0, top_p=0.9, seed=11), Sampling(temperature=1.0)
+TOP_P, TOP_K = Sampling(temperature=1.0, top_p=0.5, seed=11), Sampling(temperature=1.0, top_k=20, seed=11)
+UNSEEDED = Sampling(temperature=1.0)
 LONG_OUTPUTS = (128, 1024)
 PREEMPTED = 4
 """Output tokens that a request has when it is pre-empted."""
@@ -37,10 +39,21 @@ def _sampling(work: Workload) -> list[Cell]:
             if sampling == own:  # the same noise for both would hide that it is keyed by the seed alone
                 sampling = replace(sampling, seed=13)
             neighbours = work.neighbours(work.lengths("short", 3), cell=name, sampling=sampling)
-            cells.append(Cell(name, EXTENDED, "sampling", f"a {size} request beside 3 {kind} ones",
-                              fixed(alone(subject), beside(subject, neighbours, "middle")), evidence.batch(4),
-                              unfit=too_many(work, 4)))
+            cells.append(_beside(work, name, f"a {size} request beside 3 {kind} ones", subject, neighbours))
+    for size, own in (("top-p", TOP_P), ("top-k", TOP_K)):
+        name = f"{size}-beside-mixed"
+        subject = work.subject(work.sizes.subject, cell=name, sampling=own)
+        mixed = tuple(replace(each, request=replace(each.request, sampling=sampling)) for each, sampling in
+                      zip(work.neighbours(work.lengths("short", 3), cell=name),
+                          (GREEDY, replace(SEEDED, seed=13), UNSEEDED), strict=True))
+        cells.append(_beside(work, name, f"a {size} request beside a greedy, a seeded and an unseeded one", subject,
+                             mixed))
     return cells
+
+
+def _beside(work: Workload, name: str, what: str, subject: Request, neighbours: Sequence[Submission]) -> Cell:
+    return Cell(name, EXTENDED, "sampling", what, fixed(alone(subject), beside(subject, neighbours, "middle")),
+                evidence.batch(4), unfit=too_many(work, 4), control=perturbed_sampled)
 
 
 def _stops(work: Workload) -> list[Cell]:
@@ -59,12 +72,13 @@ def _stops(work: Workload) -> list[Cell]:
 
             served = lab.serve(scenario(talker))
             said = served.before[0][0] if apart else served.outputs[1]
-            stop = _stop_string(lab.decode(said.tokens))
+            stop = _stop_string(lab.decode(said.tokens) if said.text is None else said.text)
             stopping = replace(talker, request=replace(talker.request, stop=(stop,) if stop else ()))
             return scenario(talker), scenario(stopping)
 
-        cells.append(Cell(name, EXTENDED, "stop string", what, plan, evidence.stopped(before=apart),
-                          unfit="" if apart else too_many(work, 2)))
+        judge = evidence.stopped("before") if apart else evidence.all_of(evidence.batch(2, changed=False),
+                                                                         evidence.stopped())
+        cells.append(Cell(name, EXTENDED, "stop string", what, plan, judge, unfit="" if apart else too_many(work, 2)))
     return cells
 
 
@@ -78,21 +92,26 @@ def _preemption(work: Workload) -> list[Cell]:
     unfit = "" if work.traits.can_preempt else "the target cannot be asked to pre-empt"
     cells = []
     for name, what in (("preempted", f"pre-empted after {PREEMPTED} output tokens"),
+                       ("preempted-seeded", f"seeded, and pre-empted after {PREEMPTED} output tokens"),
                        ("preempted-neighbour", f"beside one that is pre-empted after {PREEMPTED} output tokens"),
                        ("preempted-before", "after a batch with a pre-emption")):
-        subject = work.subject(work.sizes.subject, cell=name)
+        seeded = name == "preempted-seeded"
+        subject = work.subject(work.sizes.subject, cell=name, sampling=SEEDED if seeded else GREEDY)
         others = work.neighbours(work.lengths("short", 3), cell=name)
         put_off = (replace(others[0], preempt=PREEMPTED), *others[1:])
         crowd = beside(subject, others)
-        if name == "preempted":
+        judge = evidence.preempted()
+        if seeded or name == "preempted":
             reference = crowd
             perturbed = replace(crowd, batch=(Submission(subject, preempt=PREEMPTED), *others))
         elif name == "preempted-neighbour":
             reference, perturbed = crowd, beside(subject, put_off)
+            judge = evidence.all_of(evidence.batch(4, changed=False), evidence.preempted("a neighbour"))
         else:
             reference, perturbed = (replace(alone(subject), before=(batch,)) for batch in (others, put_off))
-        cells.append(Cell(name, EXTENDED, "pre-emption", what, fixed(reference, perturbed),
-                          evidence.preempted(before=name == "preempted-before"), unfit=unfit or too_many(work, 4)))
+            judge = evidence.preempted("before")
+        cells.append(Cell(name, EXTENDED, "pre-emption", what, fixed(reference, perturbed), judge,
+                          unfit=unfit or too_many(work, 4), control=perturbed_sampled if seeded else None))
     return cells
 
 
@@ -101,7 +120,7 @@ def _restarts(work: Workload) -> list[Cell]:
     subject = work.subject(work.sizes.subject, cell=single)
     batch = beside(work.subject(SHORT, cell=crowd), work.neighbours(work.lengths("mixed", 7), cell=crowd), "middle")
     return [Cell(name, EXTENDED, "restart", f"{what} in a new process with cold compile caches",
-                 fixed(scenario, replace(scenario, fresh=True)), evidence.restarted,
+                 fixed(scenario, replace(scenario, fresh=True)), evidence.repeated("served by a new process"),
                  unfit=too_many(work, len(scenario.batch)))
             for name, what, scenario in ((single, "the request alone", alone(subject)),
                                          (crowd, "the same batch of 8", batch))]

@@ -29,7 +29,8 @@ def _cell(work: Workload, number: int, draw: random.Random) -> Cell:
     count = min(most, round(2 ** draw.uniform(0, MOST.bit_length())))
     others = [_neighbour(work, name, i, draw) for i in range(count)]
     place = draw.randint(0, count)
-    batch = [*others[:place], Submission(subject), *others[place:]]
+    preempt = draw.randint(1, LATEST) if work.traits.can_preempt and draw.random() < 0.1 else None
+    batch = [*others[:place], Submission(subject, preempt=preempt), *others[place:]]
     start = draw.choice((0, 0, draw.randint(1, LATEST)))
     if start and place:
         batch[place] = replace(batch[place], start=start)
@@ -41,7 +42,8 @@ def _cell(work: Workload, number: int, draw: random.Random) -> Cell:
     if draw.random() < 0.3:
         hit = draw.randint(1, len(subject.prompt))
         before = ((Submission(Request(subject.prompt[:hit], 1, name=f"prefix of {hit}")),),)
-    what = f"place {place + 1} of {count + 1}{', joins' * (batch[place].start > 0)}{', prefix cached' * bool(before)}"
+    what = (f"place {place + 1} of {count + 1}{', joins' * (batch[place].start > 0)}{', prefix cached' * bool(before)}"
+            f"{', pre-empted' * (preempt is not None)}{', sampled' * (subject.sampling.temperature > 0)}")
     return Cell(name, RANDOM, "random", what,
                 fixed(alone(subject), Scenario(tuple(batch), subjects=(place,), before=before)), _anything,
                 unfit="" if most > 0 else "the target serves one request at a time")
@@ -50,7 +52,8 @@ def _cell(work: Workload, number: int, draw: random.Random) -> Cell:
 def _subject(work: Workload, cell: str, draw: random.Random) -> Request:
     """One of few requests, so that most references are served once."""
     length = draw.choice((SHORT, 2 * work.sizes.page + 1, work.sizes.subject, work.sizes.long))
-    sampling = draw.choice((GREEDY, GREEDY, GREEDY, Sampling(temperature=0.8, seed=3)))
+    sampling = draw.choice((GREEDY, GREEDY, GREEDY, Sampling(temperature=0.8, seed=3),
+                            Sampling(temperature=0.8, seed=3, top_p=0.9), Sampling(temperature=0.8, seed=3, top_k=40)))
     return work.subject(length, cell=cell, sampling=sampling)
 
 
@@ -66,8 +69,9 @@ def _neighbour(work: Workload, cell: str, index: int, draw: random.Random) -> Su
 
 
 def _anything(reference: Served, perturbed: Served) -> Evidence:
-    """Another batch, or another prefix hit: either is a perturbation."""
-    found = [judge(reference, perturbed) for judge in (evidence.batch(2), evidence.cached(1, None))]
+    """Another batch, another prefix hit, or a pre-emption: any is a perturbation."""
+    found = [judge(reference, perturbed)
+             for judge in (evidence.batch(2), evidence.cached(1, None), evidence.preempted())]
     seen = [each for each in found if each.state == SEEN]
     if seen:
         return Evidence(SEEN, "; ".join(each.text for each in seen))

@@ -18,8 +18,8 @@ FORMAT = 1
 SAME, CHANGED, NOT_APPLICABLE, NOT_EXERCISED, COULD_NOT_RUN = (
     "same", "changed", "not applicable", "not exercised", "could not run")
 VERDICTS = (SAME, CHANGED, NOT_APPLICABLE, NOT_EXERCISED, COULD_NOT_RUN)
-UNCHANGED_BATCH = "rerun"
-"""The kind of cells that perturb nothing: that they pass says nothing about batches."""
+UNCHANGED_BATCH = ("rerun", "restart")
+"""Kinds of cells whose batch is the reference's: that they pass says nothing about batches."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +72,31 @@ class Report:
     results: tuple[Result, ...]
 
     @property
-    def exercised(self) -> int:
-        """Cells that perturbed something and were compared."""
-        return sum(r.verdict in (SAME, CHANGED) and r.kind != UNCHANGED_BATCH for r in self.results)
+    def without_batch(self) -> tuple[str, ...]:
+        """The sets in which no batch of several requests was exercised: they say nothing about batches."""
+        with_batch = {result.group for result in self.results if _in_batch(result)}
+        return tuple(group for group in dict.fromkeys(r.group for r in self.results) if group not in with_batch)
 
     @property
     def exit_code(self) -> int:
-        """1: a cell changed. 2: none did, but a cell could not run, or nothing was perturbed. 0: the rest."""
+        """1: a cell changed. 2: none did, but a cell could not run, or in a set no batch was exercised. 0: the rest."""
         found = counts(self.results)
         if found[CHANGED]:
             return 1
-        perturbing = any(r.kind != UNCHANGED_BATCH for r in self.results)
-        return 2 if found[COULD_NOT_RUN] or (perturbing and not self.exercised) else 0
+        return 2 if found[COULD_NOT_RUN] or self.without_batch else 0
 
     def as_json(self) -> dict[str, Any]:
         groups = dict.fromkeys(result.group for result in self.results)
         return document(self.traits, self.sizes, self.seed, self.salt, self.results) | {
             "summary": {group: counts(r for r in self.results if r.group == group) for group in groups},
+            "without_batch": list(self.without_batch),
             "exit_code": self.exit_code}
+
+
+def _in_batch(result: Result) -> bool:
+    """Whether a cell was exercised, and the compared request was served together with others for it."""
+    sizes = (result.perturbed or {}).get("batch") or [0]
+    return result.verdict in (SAME, CHANGED) and result.kind not in UNCHANGED_BATCH and max(sizes) > 1
 
 
 def identity(traits: Traits, sizes: Sizes, seed: int) -> dict[str, Any]:

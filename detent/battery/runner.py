@@ -10,7 +10,7 @@ from types import TracebackType
 
 from detent.battery import evidence
 from detent.battery.cells import paper, strong
-from detent.battery.compare import UNSTEADY, Difference, broken, compare, no_evidence
+from detent.battery.compare import UNSTEADY, Difference, broken, compare, no_evidence, unsupported
 from detent.battery.extended import extended
 from detent.battery.random_batches import random_cells
 from detent.battery.report import (
@@ -23,9 +23,9 @@ from detent.battery.report import (
     Report,
     Result,
 )
-from detent.battery.scenario import EXTENDED, PAPER, SEEN, STRONG, UNFIT, Cell, Scenario, Served
+from detent.battery.scenario import EXTENDED, PAPER, SEEN, STRONG, UNFIT, Cell, Evidence, Scenario, Served
 from detent.battery.workload import Sizes, Workload, alone
-from detent.engines.interface import Output, Submission, Target
+from detent.engines.interface import Output, Submission, Target, Unsupported
 from detent.runtime.errors import DetentError
 
 SETS: dict[str, tuple[str, ...]] = {PAPER: (PAPER,), STRONG: (STRONG,), EXTENDED: (EXTENDED,),
@@ -81,10 +81,6 @@ def _result(cell: Cell, verdict: str, reason: str, reference: Served | None = No
                   None if perturbed is None else evidence.observed(perturbed), tuple(differences))
 
 
-class CannotRestart(DetentError):
-    """The target cannot start a fresh process; the cell does not apply."""
-
-
 class Runner:
     """One target's cells. References that several cells share are served once, where the cache can be emptied."""
 
@@ -128,7 +124,7 @@ class Runner:
         try:
             result = self._judged(cell)
             self._failures = 0
-        except CannotRestart as error:
+        except Unsupported as error:
             result = _result(cell, NOT_APPLICABLE, error.message)
         except DetentError as error:
             result = _result(cell, COULD_NOT_RUN, str(error))
@@ -142,10 +138,11 @@ class Runner:
         reference, perturbed = self._pair(*cell.plan(self))
         for served in (reference, perturbed):
             for output, submission in _asked(served):
-                fault = broken(output, self._bits)
-                if fault:
-                    whose = f"{submission.request.name}: " if submission.request.name else ""
-                    return _result(cell, COULD_NOT_RUN, whose + fault, reference, perturbed)
+                whose = f"{submission.request.name}: " if submission.request.name else ""
+                lacking, fault = unsupported(output), broken(output, self._bits)
+                if lacking or fault:
+                    verdict = NOT_APPLICABLE if lacking else COULD_NOT_RUN
+                    return _result(cell, verdict, whose + (lacking or fault), reference, perturbed)
         found = cell.judge(reference, perturbed)
         differences = self._differences(reference, perturbed, cell.skip)
         if differences:
@@ -156,6 +153,9 @@ class Runner:
             return _result(cell, NOT_APPLICABLE, found.text, reference, perturbed)
         asked = perturbed.scenario.batch[perturbed.scenario.subjects[0]].request.max_tokens
         nothing = no_evidence(perturbed.subject, asked, self._bits)
+        if found.state == SEEN and cell.control is not None and not nothing:
+            more = cell.control(self, reference, perturbed)
+            found = Evidence(more.state, f"{found.text}; {more.text}" if more.state == SEEN else more.text)
         if found.state != SEEN or nothing:
             return _result(cell, NOT_EXERCISED, nothing or found.text, reference, perturbed)
         return _result(cell, SAME, found.text, reference, perturbed)
@@ -190,7 +190,7 @@ class Runner:
             try:
                 self._other = self._target.fresh()
             except DetentError as error:
-                raise CannotRestart(str(error)) from error
+                raise Unsupported(str(error)) from error
         was, now = self._target.traits, self._other.traits
         different = [name for name in sorted({*was.environment, *now.environment})
                      if was.environment.get(name) != now.environment.get(name)]

@@ -75,6 +75,9 @@ class Lab(Protocol):
 Plan = Callable[[Lab], tuple[Scenario, Scenario]]
 """The reference and the perturbed scenario."""
 
+Control = Callable[[Lab, Served, Served], Evidence]
+"""Evidence for which other scenarios must be served, beside the reference and the perturbation."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -82,7 +85,7 @@ class Cell:
 
     ``kind``: cells of one kind perturb the same thing. ``what``: the perturbation in words. ``skip``: output tokens
     of the reference which the perturbed scenario's prompt already holds. ``unfit``: why the cell does not apply to
-    the target; empty where it does.
+    the target; empty where it does. ``control``: evidence that is needed too, sought only where all else is seen.
     """
 
     name: str
@@ -93,6 +96,7 @@ class Cell:
     judge: Judge
     skip: int = 0
     unfit: str = ""
+    control: Control | None = None
 
 
 def fixed(reference: Scenario, perturbed: Scenario) -> Plan:

@@ -17,7 +17,9 @@ def headline(report: Report) -> str:
     found = counts(report.results)
     sums = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
     cells = len(report.results)
-    return f"{report.traits.name} ({report.traits.arm}), {cells} cell{'s' * (cells != 1)}: {sums or 'none'}"
+    alone = f"; no batch of several requests was exercised in: {', '.join(report.without_batch)}"
+    return (f"{report.traits.name} ({report.traits.arm}), {cells} cell{'s' * (cells != 1)}: {sums or 'none'}"
+            + alone * bool(report.without_batch))
 
 
 def conditions(report: Report) -> dict[str, str]:

@@ -17,7 +17,7 @@ from detent.engines import http_fields as fields
 from detent.engines.http_client import Refused, Server
 from detent.engines.http_counters import Counters, confirmed, counters, overlaps, page
 from detent.engines.http_reply import Ids, Reply, completion, digits, impossible
-from detent.engines.interface import Output, Request, Step, Submission, Traits
+from detent.engines.interface import Output, Request, Step, Submission, Traits, Unsupported
 from detent.runtime.errors import DetentError, UnknownName
 
 if TYPE_CHECKING:
@@ -117,7 +117,12 @@ class HttpTarget:
     def decode(self, tokens: Sequence[int]) -> str:
         if self._ids.own:
             return self._ids.text(tokens)
-        found = self._server.post_json("/detokenize", {"model": self._model, "tokens": list(tokens)})
+        try:
+            found = self._server.post_json("/detokenize", {"model": self._model, "tokens": list(tokens)})
+        except Refused as error:
+            if error.status not in (404, 405, 501):
+                raise
+            raise Unsupported(f"the server does not tell the text of token ids: {error.message}") from error
         name = next((name for name in ("prompt", "text", "content") if name in found), "prompt")
         with self._server.naming("/detokenize"):
             return fields.text(name, found.get(name))
@@ -224,7 +229,7 @@ class HttpTarget:
         reply.arrival = time.monotonic()
         reply.error = impossible(request, self._extras)
         if reply.error:
-            reply.finish = "refused"
+            reply.finish = "unsupported"
         else:
             try:
                 connection = self._server.send(COMPLETIONS, completion(self._model, request, self._extras))
@@ -278,6 +283,7 @@ class HttpTarget:
                 cached=share(added.cached) if reply.cached is None and told and added is not None else reply.cached,
                 preemptions=share(added.preemptions) if added is not None else None,
                 finish=reply.finish, error=reply.error, arrival=reply.arrival, times=tuple(reply.times),
+                text=reply.text or None,
             )
             for reply, sizes in zip(replies, batches, strict=True)
         ]

@@ -53,6 +53,7 @@ class Reply:
     logprobs: list[bytes] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     cached: int | None = None
+    text: str = ""
     finish: str = ""
     error: str = ""
     fault: DetentError | None = None
@@ -87,6 +88,7 @@ class Reply:
             self.tokens += tokens
             self.logprobs += [(v.text if isinstance(v, Digits) else repr(v)).encode() for v in values]
             self.times += [now] * len(tokens)
+            self.text += fields.text("choice.text", choice.get("text"))
             if len(self.tokens) > self.submission.request.max_tokens:
                 raise DetentError("more tokens came than were asked for", "look at the server's log")
             self.finish = fields.text("choice.finish_reason", choice.get("finish_reason")) or self.finish
