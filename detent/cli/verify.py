@@ -26,7 +26,8 @@ Verdicts:
   not applicable  the engine has no such thing (fewer requests, no captured graphs)
   not exercised   they did not change, but the perturbation was not seen
   could not run   the engine refused or failed
-Exit code 1 if a cell changed; else 2 if one could not run, or if nothing was perturbed; else 0.
+Exit code 1 if a cell changed; else 2 if one could not run, or if no batch of several requests
+was exercised in one of the sets; else 0.
 \b
 Examples:
   detent verify --engine embedded --arm stock
