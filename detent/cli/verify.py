@@ -61,8 +61,8 @@ def verify_command(engine: str, model: str | None, arm: str | None, commitment: 
     """
     from detent.battery import Settings, verify
 
-    settings = Settings(sets or (() if random else ("paper",)), random or 0, seed, long, resume)
     check_places(html, resume)
+    settings = Settings(sets or (() if random else ("paper",)), random or 0, seed, long, resume)
     with Steps(f"verify {engine}") as step:
         step("start the engine")
         target = open_target(engine, model, arm, commitment)
