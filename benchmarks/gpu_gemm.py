@@ -120,6 +120,7 @@ def deep_paddings(m: int, n: int, k: int) -> dict[tuple[Any, ...], list[int]]:
 
 def arms_of(m: int, n: int, k: int, deep: bool, every: bool) -> dict[str, tuple[str, Call]]:
     """Implementation and call by name. ``every``: also tiles that the estimate rules out."""
+    import gemm_tiles
     import torch
 
     from detent.kernels import gemm_triton
@@ -144,11 +145,11 @@ def arms_of(m: int, n: int, k: int, deep: bool, every: bool) -> dict[str, tuple[
         for early in (False, True):
             name = f"deep{'+early' if early else ''} {','.join('geo' if p == GEOMETRIC else str(p) for p in paddings)}"
             found[name] = ("deep_gemm", deep_call(paddings[0], early))
-    tiles = [t for t in gemm_triton.TILES if gemm_triton.fits(t, m)]
-    least = min(gemm_triton.clocks(t, m, n, k, processors) for t in tiles)
+    tiles = [t for t in gemm_triton.TILES if gemm_tiles.fits(t, m)]
+    least = min(gemm_tiles.clocks(t, m, n, k, processors) for t in tiles)
     for tile in tiles:
-        if every or gemm_triton.clocks(tile, m, n, k, processors) < 2.5 * least:
-            found["triton " + "x".join(str(int(part)) for part in tile)] = ("triton", triton_call(tile))
+        if every or gemm_tiles.clocks(tile, m, n, k, processors) < 2.5 * least:
+            found[gemm_tiles.name(tile)] = ("triton", triton_call(tile))
     return found
 
 
@@ -259,9 +260,11 @@ def geometric_mean(values: list[float]) -> float:
 
 
 def chosen_tile(m: int, n: int, k: int) -> str:
+    import gemm_tiles
+
     from detent.kernels import gemm_triton
 
-    return "triton " + "x".join(str(int(part)) for part in gemm_triton.tile(m, n, k, 132))
+    return gemm_tiles.name(gemm_triton.tile(m, n))
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -71,7 +71,7 @@ def gemm(
     if chosen == "triton":
         out = torch.empty((rows, n), dtype=x.dtype, device=x.device) if out is None else out
         processors = device.multiprocessors(x.device)
-        device.triton.launch(x, weight, out, device.triton.tile(rows, n, int(x.shape[1]), processors), processors,
+        device.triton.launch(x, weight, out, device.triton.tile(rows, n), processors,
                              device.interpreted)
         return out
     count = padded(rows, padding)

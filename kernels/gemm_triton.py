@@ -64,36 +64,37 @@ TILES = (
     Tile(128, 256, 64, 4, 8, halves=True),
     Tile(256, 128, 64, 3, 8),
 )
-SHARED_BYTES = 227 << 10
-# A multiprocessor of H200, in clocks: bytes that it gets of memory's and of the second-level cache's bandwidth,
-# multiply-adds, and how long a fetch takes. Round figures for ``clocks``.
-MEMORY, CACHE, PRODUCTS, LATENCY = 18, 40, 1500, 1000
+WIDTHS = (1000, 5000, 10000, 40000)
+CHOSEN = {
+    1: (1, 1, 0, 2, 0),
+    2: (1, 1, 0, 2, 0),
+    7: (1, 1, 0, 0, 0),
+    8: (1, 1, 0, 0, 0),
+    16: (1, 1, 0, 0, 0),
+    17: (1, 1, 3, 3, 3),
+    33: (1, 1, 9, 15, 15),
+    64: (1, 6, 9, 9, 8),
+    65: (1, 9, 15, 16, 17),
+    127: (1, 9, 12, 17, 17),
+    129: (1, 9, 15, 15, 15),
+    256: (1, 9, 14, 17, 17),
+    257: (1, 15, 15, 15, 15),
+    700: (1, 9, 15, 15, 16),
+    1024: (1, 15, 15, 16, 16),
+    2047: (6, 17, 15, 17, 16),
+    4096: (9, 16, 17, 16, 16),
+    8192: (9, 16, 16, 16, 18),
+}
+"""By the most rows of x: which of ``TILES``, for results of up to as many columns as each of ``WIDTHS``, and for wider.
 
-
-def fits(tile: Tile, m: int) -> bool:
-    """Whether a tile is worth considering: not mostly empty."""
-    return tile.rows <= 64 or tile.rows < 2 * m
-
-
-def clocks(tile: Tile, m: int, n: int, k: int, multiprocessors: int) -> float:
-    """An estimate of a product's time, for choosing among tiles."""
-    tiles = -(-m // tile.rows) * -(-n // tile.columns)
-    shared = (tile.rows + tile.columns) * tile.step * 2 * tile.stages
-    shared += 0 if tile.programs == 0 else tile.rows * tile.columns * (1 if tile.halves else 2)
-    resident = tile.programs or max(1, min(SHARED_BYTES // shared, 16 // tile.warps))
-    waves = -(-tiles // (multiprocessors * resident))
-    beside = min(resident, -(-tiles // multiprocessors))
-    bytes_tile = (min(tile.rows, m) + tile.columns) * k * 2 + tile.rows * tile.columns * 2
-    busy = max(beside * bytes_tile / CACHE, beside * tile.rows * tile.columns * k / PRODUCTS)
-    alone = k / tile.step * LATENCY / tile.stages
-    memory = 2 * (n * k + m * k + m * n) / (MEMORY * multiprocessors)
-    return LATENCY + max(memory, waves * max(busy, alone))
+Measured on one H200; ``benchmarks/gemm_tiles.py`` makes it from a run of ``gpu_gemm.py``."""
 
 
 @functools.lru_cache(maxsize=4096)
-def tile(m: int, n: int, k: int, multiprocessors: int) -> Tile:
+def tile(m: int, n: int) -> Tile:
     """The tile that ``gemm`` uses; speed alone depends on it."""
-    return min((t for t in TILES if fits(t, m)), key=lambda t: clocks(t, m, n, k, multiprocessors))
+    row = CHOSEN[next((most for most in CHOSEN if most >= m), max(CHOSEN))]
+    return TILES[row[sum(n > width for width in WIDTHS)]]
 
 
 @triton.jit(do_not_specialize=["M"])
