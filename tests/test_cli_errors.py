@@ -98,7 +98,7 @@ def test_nothing_wrong_with_the_template(tmp_path: Path) -> None:
     (["explain", "moe", "-d", DEPLOYMENT, "--pin", "rows"], ["unknown pin 'rows'", "did you mean 'row'?"]),
     (["explain", "moe", "-d", DEPLOYMENT, "--point", "algn"], ["unknown point 'algn'", "did you mean 'align'?"]),
     (["explain", "moe", "-d", DEPLOYMENT, "--dot", "--pin", "row"], ["--pin and --dot exclude each other"]),
-    (["explain", "moe", "-d", DEPLOYMENT, "--html", "no/such/folder/x.html"], ["no/such/folder/x.html: No such file"]),
+    (["explain", "moe", "-d", DEPLOYMENT, "--html", "no/such/folder/x.html"], ["no/such/folder/x.html: cannot be written: there is no folder"]),
     (["select", "moe", "-d", DEPLOYMENT], ["no value for num_tokens", "for example: --inputs num_tokens=1"]),
     (["select", "moe", "-d", DEPLOYMENT, "--inputs", "num_token=1"], ["did you mean 'num_tokens'?"]),
     (["select", "moe", "-d", DEPLOYMENT, "--inputs", "num_tokens=1.5"], ["num_tokens is '1.5'", "write an integer"]),

@@ -47,12 +47,16 @@ def check_places(*paths: str | None) -> None:
         if path is None:
             continue
         folder = os.path.dirname(os.path.abspath(path))
-        if os.path.exists(path):
-            good = not os.path.isdir(path) and os.access(path, os.W_OK)
+        if os.path.isdir(path):
+            why = "it is a folder"
+        elif os.path.exists(path):
+            why = "" if os.access(path, os.W_OK) else "permission denied"
+        elif not path or not os.path.isdir(folder):
+            why = f"there is no folder {folder}" if path else "it has no name"
         else:
-            good = bool(path) and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
-        if not good:
-            raise BadFile(path or "''", "cannot be written", "name a file in a folder you may write to")
+            why = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
+        if why:
+            raise BadFile(path or "''", f"cannot be written: {why}", "name a file in a folder you may write to")
 
 
 def place(source: dict[str, Any] | None) -> str | None:
