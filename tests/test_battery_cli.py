@@ -120,10 +120,11 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_served(
         raise AssertionError("the engine was started")
 
     monkeypatch.setattr(verify, "open_target", opened)
-    for path in (tmp_path / "no" / "report", tmp_path, ""):
+    for path, why in ((tmp_path / "no" / "report", f"there is no folder {tmp_path / 'no'}"), (tmp_path, "it is a folder"),
+                      ("", "it has no name")):
         shown = str(path) or "''"
         assert refused("verify", "--engine", "embedded", option, path) == (
-            f"{shown}: cannot be written; name a file in a folder you may write to")
+            f"{shown}: cannot be written: {why}; name a file in a folder you may write to")
     assert not list(tmp_path.iterdir())
 
 
