@@ -120,7 +120,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_served(
         raise AssertionError("the engine was started")
 
     monkeypatch.setattr(verify, "open_target", opened)
-    for path, why in ((tmp_path / "no" / "report", f"there is no folder {tmp_path / 'no'}"), (tmp_path, "it is a folder"),
+    missing = tmp_path / "no"
+    for path, why in ((missing / "report", f"there is no folder {missing}"), (tmp_path, "it is a folder"),
                       ("", "it has no name")):
         shown = str(path) or "''"
         assert refused("verify", "--engine", "embedded", option, path) == (
