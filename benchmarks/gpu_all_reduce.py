@@ -18,13 +18,13 @@ import math
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from detent.bench.gpu import environment as on_gpu
 from detent.kernels.all_reduce import ALGORITHMS, AllReduce, SimulatedAllReduce
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -201,8 +201,7 @@ def main() -> None:
     parser.add_argument("--simulated", action="store_true", help="all ranks as buffers on one GPU")
     arguments = parser.parse_args()
     ranks = arguments.ranks or min(8, torch.cuda.device_count())
-    environment = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "gpus": ranks,
-                   "command": " ".join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d")}
+    environment = {**on_gpu.environment(["python", *sys.argv]), "gpus": ranks}
     if arguments.simulated:
         return simulated(Path(arguments.out) / "all_reduce_simulated_h200.json", environment)
     if ranks < 2:

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from detent.bench.gpu.environment import environment
 from detent.kernels import gemm_deep
 from detent.kernels.gemm import GEOMETRIC, gemm, padded
 
@@ -335,12 +336,10 @@ def main() -> None:
     deep = compile_everything(log, [(n, k) for _, n, k in work], arguments.carried)
     log.found["seconds"]["compiling"] = round(log.elapsed(), 1)
     import torch
-    import triton
 
     log.found["environment"] |= {
-        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
-        "cuda": torch.version.cuda, "deep_gemm": getattr(gemm_deep.module(), "__version__", "?") if deep else None,
-        "command": " ".join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d"),
+        **environment(["python", *sys.argv]),
+        "deep_gemm": getattr(gemm_deep.module(), "__version__", "?") if deep else None,
         "arms": {"cublas": "torch.mm", "deep P": "DeepGEMM at paddings P", "deep+early P": "the same, launched early",
                  "triton RxCxKxSTAGESxWARPSxSWAPxGROUPxPROGRAMSxHALVES": "this tile"}}
     print(log.found["environment"], f"{log.elapsed():.0f} s", flush=True)

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 from gpu_moe_rows import DETERMINISTIC, EXPERTS, HIDDEN, TOP_K, agreement, rows_of, shipped, short, show, width_of
 
+from detent.bench.gpu.environment import environment
 from detent.bench.gpu.timing import floor, microseconds
 from detent.kernels import moe as module
 from detent.kernels.moe import COLUMNS, activate, align, combine, grouped_gemm, moe, row_of, topk_softmax
@@ -253,9 +253,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="parts to run, of compile,bits,pytest,accuracy,rows,times")
     arguments = parser.parse_args()
     path = Path(arguments.out) / "moe_h200.json"
-    result: dict[str, Any] = {"environment": {
-        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
-        "command": " ".join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d")}}
+    result: dict[str, Any] = {"environment": environment(["python", *sys.argv])}
 
     def save(name: str, part: Any) -> None:
         result[name] = part

@@ -18,14 +18,14 @@ import argparse
 import json
 import os
 import re
-import time
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 
+from detent.bench.gpu.environment import environment
 from detent.kernels.moe import COLUMNS, DEFAULTS, Row, align, grouped_gemm, moe, row_of
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
@@ -193,9 +193,8 @@ def main() -> None:
     arguments = parser.parse_args()
     found = agreement([table_of(name) for name in arguments.tables] or shipped())
     show(found)
-    result = {"environment": {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-                              "triton": triton.__version__, "date": time.strftime("%Y-%m-%d")},
-              "columns": COLUMNS, "defaults": DEFAULTS, "tables": found}
+    result = {"environment": environment(["python", *sys.argv]), "columns": COLUMNS, "defaults": DEFAULTS,
+              "tables": found}
     (Path(arguments.out) / "moe_rows.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

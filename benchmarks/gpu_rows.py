@@ -11,50 +11,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 from torch.nn import functional
 
+from detent.bench.gpu.environment import environment
+from detent.bench.gpu.timing import microseconds
 from detent.kernels import rows
 
-CALLS, REPLAYS = 20, 11
+CALLS = 20  # of a graph: ``timing.microseconds`` makes as many where a call takes no time
 COLD = 128 << 20  # bytes of all sets together, above the second-level cache
 VOCABULARY = 128256
 Arm = Callable[[int], Any]
-
-
-def captured(call: Arm) -> torch.cuda.CUDAGraph:
-    for turn in range(3):
-        call(turn)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for turn in range(CALLS):
-            call(turn)
-    graph.replay()
-    return graph
-
-
-def microseconds(arms: dict[str, Arm]) -> dict[str, float]:
-    graphs = {name: captured(call) for name, call in arms.items()}
-    marks: dict[str, list[Any]] = {name: [] for name in arms}
-    for _ in range(REPLAYS):
-        for name, graph in graphs.items():
-            before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            before.record()
-            graph.replay()
-            after.record()
-            marks[name].append((before, after))
-    torch.cuda.synchronize()
-    return {name: round(statistics.median(a.elapsed_time(b) for a, b in pairs) * 1e3 / CALLS, 2)
-            for name, pairs in marks.items()}
 
 
 def sets(count: int, columns: int, dtype: torch.dtype, scale: float = 1.0) -> list[torch.Tensor]:
@@ -171,9 +143,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer numbers of rows")
     arguments = parser.parse_args()
     path = Path(arguments.out) / "rows_h200.json"
-    result: dict[str, Any] = {"environment": {
-        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
-        "command": " ".join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d")}}
+    result: dict[str, Any] = {"environment": environment(["python", *sys.argv])}
     result["relative_error_against_float64"] = errors()
     for name, row in result["relative_error_against_float64"].items():
         print(f"error {name:14} {row}", flush=True)
@@ -186,7 +156,7 @@ def main() -> None:
     cases += [(name, count, VOCABULARY) for name in long for count in ((1, 64) if arguments.quick else (1, 8, 64, 256))]
     for name, count, width in cases:
         try:
-            times = microseconds(arms_of(name, count, width))
+            times = microseconds(arms_of(name, count, width), 0.0)
         except Exception as error:  # one case must not cost the others
             times = {"error": repr(error)[:300]}  # type: ignore[dict-item]
         result["microseconds"].append({"operation": name, "rows": count, "width": width, **times})

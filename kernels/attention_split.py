@@ -14,6 +14,8 @@ import math
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from detent.kernels.device import multiprocessors
+
 if TYPE_CHECKING:
     Tensor = Any  # torch.Tensor; torch is imported only where a kernel is launched
 
@@ -93,7 +95,7 @@ def attention_split(
         device.cuda.attend(
             torch, q, k_cache, v_cache, page_table, cu_seqlens_q, seqused_k, out, max_seqlen_q=max_seqlen_q,
             max_context=max_context, splits=splits, stride=stride, scale=scale,
-            multiprocessors=device.multiprocessors(q.device))
+            multiprocessors=multiprocessors(q.device, device.interpreted))
         return out
     padded = 1 << (head_dim - 1).bit_length()
     all_short = max_seqlen_q * group <= SPLIT_ROWS
@@ -111,7 +113,7 @@ def attention_split(
         direct = splits == 1
         early = not device.interpreted  # programmatic dependent launch
         part_m, part_l, part_acc = _partials(torch, q, batch * heads * splits * short_q, head_dim, direct)
-        programs = min(batch * splits * kv_heads, shape.split_programs * device.multiprocessors(q.device))
+        programs = min(batch * splits * kv_heads, shape.split_programs * multiprocessors(q.device, device.interpreted))
         device.kernels.split_kernel[(programs,)](
             q, k_cache, v_cache, out, part_m, part_l, part_acc, page_table, cu_seqlens_q, seqused_k, batch, splits,
             stride, scale, max_context, short_q, *strides, kv_heads, group, page, head_dim, padded, SPLIT_ROWS,
@@ -132,16 +134,6 @@ class _Device(NamedTuple):
     options: dict[str, Any]
     cuda: Any
     hopper: bool  # the CUDA code is used
-
-    def multiprocessors(self, device: Any) -> int:
-        return 4 if self.interpreted else _multiprocessors(device)
-
-
-@functools.cache
-def _multiprocessors(device: Any) -> int:
-    import torch  # type: ignore[import-not-found, unused-ignore]
-
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @functools.cache

@@ -14,6 +14,8 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from detent.kernels.device import multiprocessors
+
 if TYPE_CHECKING:
     Tensor = Any  # torch.Tensor; torch is imported only where a kernel is launched
 
@@ -70,7 +72,7 @@ def gemm(
         return torch.empty((0, n), dtype=x.dtype, device=x.device) if out is None else out
     if chosen == "triton":
         out = torch.empty((rows, n), dtype=x.dtype, device=x.device) if out is None else out
-        processors = device.multiprocessors(x.device)
+        processors = multiprocessors(x.device, device.interpreted)
         device.triton.launch(x, weight, out, device.triton.tile(rows, n), processors,
                              device.interpreted)
         return out
@@ -130,16 +132,6 @@ class _Device(NamedTuple):
     triton: Any
     deep: Any
     interpreted: bool
-
-    def multiprocessors(self, device: Any) -> int:
-        return 4 if self.interpreted else _multiprocessors(device)
-
-
-@functools.cache
-def _multiprocessors(device: Any) -> int:
-    import torch
-
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @functools.cache

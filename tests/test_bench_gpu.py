@@ -11,6 +11,7 @@ import pytest
 from cli_support import done, invoke, refused
 
 from detent.bench.gpu import Bound, Case, Options, attention, gemm
+from detent.bench.gpu.environment import typed
 from detent.bench.gpu.record import Record, geometric_mean, read
 from detent.cli import bench_kernels
 from detent.runtime.errors import BadFile, BadInput
@@ -158,3 +159,12 @@ def test_without_a_gpu_it_says_so() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     assert "no CUDA device here" in refused("bench", "kernels")
+
+
+@pytest.mark.parametrize(("words", "shown"), [
+    (["detent", "bench", "--out", "/home/me/k.json"], "detent bench --out k.json"),
+    (["python", "benchmarks/gpu.py", "--library", "fa3=/lib/fa3.so.xz"], "python gpu.py --library fa3=fa3.so.xz"),
+    (["--out", "./folder/", "--runs=3", "a=b"], "--out folder --runs=3 a=b"),
+])
+def test_a_command_is_kept_without_this_machines_folders(words: list[str], shown: str) -> None:
+    assert typed(words) == shown

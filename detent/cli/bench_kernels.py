@@ -75,10 +75,8 @@ def environment(arguments: Sequence[str]) -> dict[str, Any]:
                           "print a stored run: --show FILE") from None
     if not torch.cuda.is_available():
         raise DetentError("no CUDA device here", "run it on a machine with a GPU, or print a stored run: --show FILE")
-    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
     from detent import kernels
-    from detent.bench.gpu.record import today
+    from detent.bench.gpu import environment as on_gpu
     from detent.bench.gpu.timing import copy_tb_s, matrix_tflop_s
     from detent.kernels import attention_split, gemm
     from detent.runtime.encoding import digest
@@ -89,11 +87,9 @@ def environment(arguments: Sequence[str]) -> dict[str, Any]:
         if not name.startswith("embedded_"):
             with open(os.path.join(folder, name), "rb") as file:
                 texts += [name, file.read()]
-    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
-            "cuda": torch.version.cuda, "kernels": digest(*texts)[:16],
+    return {**on_gpu.environment(["detent", *arguments]), "kernels": digest(*texts)[:16],
             "implementations": {"attention": attention_split.implementation(), "gemm": gemm.implementation()},
-            "copy_tb_s": copy_tb_s(), "matrix_tflop_s": matrix_tflop_s(), "date": today(),
-            "command": " ".join(["detent", *arguments])}
+            "copy_tb_s": copy_tb_s(), "matrix_tflop_s": matrix_tflop_s()}
 
 
 def _pair(text: str) -> tuple[str, str]:

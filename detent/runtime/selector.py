@@ -83,6 +83,8 @@ class _Compiled:
 
     __slots__ = ("__call__", "__dict__", "__weakref__")
 
+    _result: Callable[[Any], Any]
+    """What a call returns, of what the compiled function returned; each kind of selector has its own."""
     __call__: Callable[..., Any]
     """Points for the inputs in the order of :attr:`inputs`; values that cannot be hashed are a TypeError."""
 
@@ -121,9 +123,6 @@ class _Compiled:
 
     def _run(self, inputs: tuple[Any, ...]) -> Any:
         return self.function(*inputs)
-
-    def _result(self, value: Any) -> Any:
-        raise NotImplementedError
 
     def _shared(self, points: dict[str, Any]) -> Mapping[str, Any]:
         """The points read-only; equal results share one object."""

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import statistics
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -129,7 +128,3 @@ def read(path: str) -> Record:
 
 def geometric_mean(ratios: Iterable[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, ratios)))
-
-
-def today() -> str:
-    return time.strftime("%Y-%m-%d")
