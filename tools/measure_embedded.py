@@ -211,7 +211,7 @@ def shortfalls(times: Mapping[str, Mapping[str, Times]], found: Mapping[str, Any
                  *(("gemm", f"{layer} {rows}") for layer in LAYERS if layer != "logits")]
         took, plain = ([sum(visit) for visit in zip(*each, strict=True)] for each in (
             [times[family][part][choice(family, part, found)] for family, part in parts],
-            [times[family][part]["torch"] for family, part in parts]))
+            [times[family][part]["dense" if family == "attention" else "torch"] for family, part in parts]))
         if ratio(took, plain) > NEAR_TORCH:
             lines.append(f"a layer of {shape} takes {ratio(took, plain):.2f} times as long as plain torch")
     return lines
