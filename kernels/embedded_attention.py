@@ -9,14 +9,13 @@ order of splits. So a row's bits depend on its own position, keys and values, an
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
 from detent.kernels import embedded_norm
 
@@ -25,17 +24,8 @@ ROWS = 8
 adds in another order where it does not."""
 LEAST_UNITS = 2
 """Tiles in one call. A single one with a single KV head would be left to all threads, which add in another order."""
-
-FILLED = 0.25
-"""By how much more keys than it has a request is filled up, so that :func:`whole` computes it with longer ones."""
-SMALL = 1024
-"""Keys in all from which :func:`whole` keeps memory for them."""
-TOGETHER = 2048
-"""Keys of requests that are computed together by :func:`whole`, if there are several: what a core's cache has room
-for."""
 BATCH = 16
 """Units in one call on a GPU: which kernel multiplies a batch of matrices there hangs on how many there are."""
-_spaces = threading.local()
 
 
 @dataclass(frozen=True)
@@ -124,96 +114,6 @@ def attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: Plan, query_row
         mixed[group.tiles] = _mixed(tiles[group.tiles], k_pages, v_pages, group).to(q.dtype)
     rows: Tensor = mixed[:, :, :group_rows].unflatten(2, sizes)[plan.tile, :, :, plan.place]
     return rows.reshape(-1, heads, dim)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Requests that torch computes in one call: several with one query each, or one with several queries.
-
-    ``rows``: their query rows (None: all rows of the step). ``where``: their pages, one request's after the other's,
-    for ``count`` requests of up to ``length`` keys. ``mask``: True where a query sees a key (None: it sees all, or if
-    ``causal`` those up to its own).
-    """
-
-    rows: Tensor | None
-    where: Tensor
-    count: int
-    length: int
-    mask: Tensor | None
-    causal: bool
-
-
-def whole_plan(starts: Sequence[int], lengths: Sequence[int], tables: Tensor, page: int) -> list[Part]:
-    """What :func:`whole` computes in a step; arguments as those of :func:`plan`. All layers have the same."""
-    device = tables.device
-    counts = [end - start for start, end in zip(starts, starts[1:], strict=False)]
-    parts = []
-    for batch in _alike([r for r, count in enumerate(counts) if count == 1], lengths):
-        own = [lengths[r] for r in batch]
-        longest, mask = max(own), None
-        if min(own) < longest:
-            seen = torch.arange(longest, device=device) < torch.tensor(own, device=device).view(-1, 1)
-            mask = seen.view(-1, 1, 1, longest)
-        rows = torch.tensor([starts[r] for r in batch], device=device)
-        where = tables[batch, :-(-longest // page)].flatten()
-        parts.append(Part(rows if len(batch) < starts[-1] else None, where, len(batch), longest, mask, False))
-    for request, count in enumerate(counts):
-        if count > 1:
-            length, mask = lengths[request], None
-            if count < length:
-                mask = torch.arange(length - count, length, device=device).view(-1, 1) >= torch.arange(
-                    length, device=device)
-            rows = torch.arange(starts[request], starts[request + 1], device=device)
-            parts.append(Part(rows if count < starts[-1] else None, tables[request, :-(-length // page)], 1, length,
-                              mask, mask is None))
-    return parts
-
-
-def _alike(requests: list[int], lengths: Sequence[int]) -> list[list[int]]:
-    """The requests in batches of nearly one length, see :data:`FILLED` and :data:`TOGETHER`; each in its own order."""
-    batches: list[list[int]] = []
-    for request in sorted(requests, key=lambda r: lengths[r]):
-        length = lengths[request]
-        if not batches or length > lengths[batches[-1][0]] * (1 + FILLED) or (len(batches[-1]) + 1) * length > TOGETHER:
-            batches.append([])
-        batches[-1].append(request)
-    return [sorted(batch) for batch in batches]
-
-
-def whole(q: Tensor, k_pages: Tensor, v_pages: Tensor, parts: Sequence[Part]) -> Tensor:
-    """As :func:`attention`, by torch's scaled_dot_product_attention over all of a request's keys at once."""
-    out = None if parts[0].rows is None else torch.empty_like(q)
-    _, _, kv_heads, dim = k_pages.shape
-    for part in parts:
-        own = q if part.rows is None else q[part.rows]
-        own = own.unsqueeze(2) if part.count == len(own) else own.transpose(0, 1).unsqueeze(0)
-        if part.count * part.length < SMALL:
-            keys, values = k_pages.index_select(0, part.where), v_pages.index_select(0, part.where)
-        else:
-            keys, values = _space(k_pages, len(part.where))
-            torch.index_select(k_pages, 0, part.where, out=keys)
-            torch.index_select(v_pages, 0, part.where, out=values)
-        keys = keys.view(part.count, -1, kv_heads, dim)[:, :part.length].transpose(1, 2)
-        values = values.view(part.count, -1, kv_heads, dim)[:, :part.length].transpose(1, 2)
-        mixed = scaled_dot_product_attention(own, keys, values, part.mask, is_causal=part.causal, enable_gqa=True)
-        rows = mixed.squeeze(2) if mixed.shape[2] == 1 else mixed[0].transpose(0, 1)
-        if out is None:
-            return rows
-        out[part.rows] = rows
-    assert out is not None
-    return out
-
-
-def _space(pages: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Memory for ``count`` pages of keys and of values, the same each time in a thread: new memory costs more than what
-    is copied there."""
-    kind = (pages.dtype, pages.device, pages.shape[1:])
-    known = _spaces.__dict__.setdefault("of", {})
-    if kind not in known or known[kind].shape[1] < count:
-        with torch.inference_mode(False):
-            known[kind] = pages.new_empty(2, count, *pages.shape[1:])
-    keys, values = known[kind]
-    return keys[:count], values[:count]
 
 
 def _mixed(q: Tensor, k_pages: Tensor, v_pages: Tensor, group: Group) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn.functional import linear, scaled_dot_product_attention, silu  # noqa: E402
 
-from detent.kernels import embedded_attention, embedded_experts, embedded_linear, embedded_norm  # noqa: E402
+from detent.kernels import embedded_attention, embedded_experts, embedded_linear, embedded_norm, embedded_whole  # noqa: E402
 
 HEADS, KV_HEADS, DIM, PAGE = 6, 2, 16, 4
 SIZES = [(1, 8), (4, 8), (8, 32)]  # queries of a tile, keys of a split
@@ -45,8 +46,8 @@ class Cache:
         q = torch.cat([self.queries[r][begin:end] for r, begin, end in parts])
         tables, lengths = self.tables[[r for r, _, _ in parts]], [end for _, _, end in parts]
         if sizes is None:
-            out = embedded_attention.whole(q, self.keys, self.values, embedded_attention.whole_plan(
-                starts, lengths, tables, PAGE))
+            out = embedded_whole.attention(q, self.keys, self.values, embedded_whole.plan(
+                starts, lengths, tables, PAGE, len(self.keys)))
         else:
             plan = embedded_attention.plan(starts, lengths, tables, PAGE, *sizes, HEADS // KV_HEADS, q.dtype)
             out = embedded_attention.attention(q, self.keys, self.values, plan, sizes[0])
@@ -90,6 +91,53 @@ def test_a_querys_bits_do_not_depend_on_chunks_or_neighbours(sizes: tuple[int, i
             beside = cache.attention([*others, (request, position, position + 1)], sizes)[-1]
             mixed = cache.attention([(5, 3, 60), (request, position, position + 1), *others], sizes)[1]
             assert all(same_bits(bits, whole[position:position + 1]) for bits in (alone, beside, mixed))
+
+
+CONSECUTIVE = {  # first pages of requests of LENGTHS tokens, and how many have to be gathered to decode and to prefill
+    "equally far": ([0, 20, 40, 60, 80, 100], 0, 0),
+    "in another order": ([100, 80, 60, 40, 20, 0], 0, 0),
+    "at the end": ([0, 119, 117, 0, 0, 0], 0, 0),
+    "the third apart, which decodes beside the second": ([0, 20, None, 60, 80, 100], 2, 1),
+    "the last apart": ([0, 20, 40, 60, 80, None], 1, 1),
+}
+
+
+@pytest.mark.parametrize("firsts, decode, prefill", CONSECUTIVE.values(), ids=CONSECUTIVE)
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
+def test_consecutive_pages_are_read_where_they_are(firsts: list[int | None], decode: int, prefill: int,
+                                                   kind: str) -> None:
+    cache = Cache(LENGTHS)
+    pages = 121
+    cache.keys, cache.values = (torch.randn(pages, PAGE, KV_HEADS, DIM, generator=generator(n)) for n in (1, 2))
+    for table, length, first in zip(cache.tables, LENGTHS, firsts, strict=True):
+        used = -(-length // PAGE)
+        table[:used] = torch.arange(first, first + used) if first is not None else torch.arange(used, 0, -1)
+    parts = [(r, length - 1 if kind == "decode" else 0, length) for r, length in enumerate(LENGTHS)]
+    for part, found in zip(parts, cache.attention(parts, None), strict=True):
+        assert torch.allclose(found, cache.expected(*part), atol=2e-6)
+    planned = embedded_whole.plan([0, *itertools.accumulate(end - begin for _, begin, end in parts)], LENGTHS,
+                                  cache.tables, PAGE, pages)
+    looked_for = sum(part.count for part in planned if part.where is not None)
+    assert looked_for == (decode if kind == "decode" else prefill)
+
+
+def test_requests_that_are_equally_far_from_each_other_are_computed_in_one_call() -> None:
+    lengths = [30, 32, 29, 31, 30, 32]
+    tables = torch.tensor([[first + place for place in range(8)] for first in (8, 20, 32, 44, 60, 72)])
+    assert calls(lengths, tables, 80) == [(4, 8, 12), (2, None, 0)]
+    assert calls(lengths[3:], tables[3:], 80) == [(3, None, 0)]  # two of three are not worth a call
+
+
+def test_a_shorter_request_is_filled_up_with_what_lies_behind_it_if_there_is_something() -> None:
+    tables = torch.tensor([[first + place for place in range(10)] for first in (8, 72)])
+    assert calls([40, 32], tables, 82) == [(2, 8, 64)]
+    assert calls([40, 32], tables, 81) == [(2, None, 0)]
+
+
+def calls(lengths: list[int], tables: Any, pages: int) -> list[tuple[int, int | None, int]]:
+    """Requests of each call that decodes; first page and pages from request to request, None if they are gathered."""
+    return [(part.count, part.begin // PAGE if part.where is None else None, part.apart // PAGE)
+            for part in embedded_whole.plan(list(range(len(lengths) + 1)), lengths, tables, PAGE, pages)]
 
 
 def test_sizes_of_tiles_and_splits_are_in_the_bits() -> None:

@@ -23,7 +23,12 @@ from typing import Any
 
 import torch
 
-from detent.kernels import embedded_attention, embedded_experts, embedded_linear, embedded_norm
+from detent.engines.embedded.cache import Cache
+from detent.engines.embedded.config import Config, Limits
+from detent.engines.embedded.scheduler import Scheduler
+from detent.engines.embedded.scheduler import Sequence as Running
+from detent.engines.interface import Request
+from detent.kernels import embedded_attention, embedded_experts, embedded_linear, embedded_norm, embedded_whole
 
 HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 TABLES = os.path.join(HERE, "programs", "tables", "embedded")
@@ -38,12 +43,14 @@ MOST = {"logits": 32}
 """Rows up to which a layer is measured; more do as these."""
 REQUESTS, LENGTHS, NEVER = (1, 2, 4, 8, 16), (32, 128, 512), 1024
 STRIDE, TILE, CORES = 128, 2, 2
+OUTPUTS, ANSWER = 8, 64
+"""Output tokens of a request that decodes, and those that it asked for."""
 MARGIN, NEAR_BEST, NEAR_TORCH = 0.03, 1.05, 1.10
 TURNS, WORTH = 4, 0.02
 """Turns on a visit, and seconds that a visit should last at least."""
 
-PLAIN = ("torch", "dense")
-"""Beside the candidates: what they are compared with."""
+PLAIN = ("torch", "dense", "whole, pages apart")
+"""Beside the candidates: what they are compared with, and "whole" where no page of a request lies behind another."""
 
 Run = Callable[[], object]
 Times = dict[str, list[float]]
@@ -75,19 +82,37 @@ def _attention(requests: list[tuple[int, int]]) -> dict[str, Run]:
     starts, lengths = [0], [length for _, length in requests]
     for rows, _ in requests:
         starts.append(starts[-1] + rows)
-    width = -(-max(lengths) // PAGE)
-    tables = torch.randperm(len(requests) * width).view(len(requests), width)
-    keys, values = (torch.randn(tables.numel(), PAGE, KV_HEADS, DIM) for _ in range(2))
+    cache, tables = _laid_out(lengths, OUTPUTS if starts[1] < lengths[0] else 0)
+    keys, values = (pages[0].normal_() for pages in cache.pages)
     q = torch.randn(starts[-1], HEADS, DIM)
     plan = embedded_attention.plan(starts, lengths, tables, PAGE, TILE, STRIDE, HEADS // KV_HEADS, q.dtype)
-    parts = embedded_attention.whole_plan(starts, lengths, tables, PAGE)
     dense = [pages[tables].flatten(1, 2)[:, :max(lengths)].transpose(1, 2) for pages in (keys, values)]
     own = q.view(len(lengths), -1, HEADS, DIM).transpose(1, 2)
     causal = 1 < starts[1] == lengths[0]
-    return {"torch": partial(_paged, own, keys, values, tables.flatten(), max(lengths), causal),
-            "dense": partial(_sdpa, own, dense[0], dense[1], causal),
-            "whole": partial(embedded_attention.whole, q, keys, values, parts),
-            "split": partial(embedded_attention.attention, q, keys, values, plan, TILE)}
+    found = {"torch": partial(_paged, own, keys, values, tables.flatten(), max(lengths), causal),
+             "dense": partial(_sdpa, own, dense[0], dense[1], causal)}
+    apart = torch.randperm(len(keys))[:tables.numel()].view(tables.shape)
+    for name, where in (("whole", tables), ("whole, pages apart", apart)):
+        parts = embedded_whole.plan(starts, lengths, where, PAGE, len(keys))
+        found[name] = partial(embedded_whole.attention, q, keys, values, parts)
+    return {**found, "split": partial(embedded_attention.attention, q, keys, values, plan, TILE)}
+
+
+def _laid_out(lengths: list[int], outputs: int) -> tuple[Cache, torch.Tensor]:
+    """Page tables as the engine makes them for requests that begin together, none of which has a stored prefix, once
+    each has ``outputs`` output tokens."""
+    config = Config("measured", "llama", 8, DIM * HEADS, 1, HEADS, KV_HEADS, DIM, 8, 1 << 20)
+    limits = Limits(max_seqs=len(lengths), budget=sum(lengths), context=1 << 20, page=PAGE)
+    cache, scheduler = Cache(config, limits, torch.device("cpu"), torch.float32, ""), Scheduler(limits)
+    for number, length in enumerate(lengths):
+        prompt = tuple(number * 4096 + place for place in range(length - outputs))
+        scheduler.waiting.append(Running(number, Request(prompt, ANSWER), 0.0, 0))
+    for step in range(outputs + 1):
+        for piece in scheduler.plan(cache, "measured"):
+            scheduler.advance(piece, cache)
+            piece.sequence.tokens += [step] if step < outputs else []
+    assert [running.computed for running in scheduler.running] == lengths
+    return cache, torch.tensor([running.pages for running in scheduler.running])
 
 
 def _sdpa(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, causal: bool) -> torch.Tensor:

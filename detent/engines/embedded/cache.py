@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from detent.engines.embedded.config import Config, Limits
+from detent.engines.embedded.places import Places
 
 
 class Cache:
@@ -27,7 +27,7 @@ class Cache:
         self.pages = (_zeros(shape, device, dtype), _zeros(shape, device, dtype))
         self._origins: list[Mapping[str, Any]] = [{}] * (limits.pages * limits.page)
         self._users = [0] * limits.pages
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(limits.pages))  # longest unused first
+        self._places = Places(limits.pages)
         self._index: dict[bytes, int] = {}  # whole pages by their key
         self._children: dict[bytes, dict[int, tuple[int, ...]]] = {}  # by the key of what precedes them
         self._published: dict[int, tuple[bytes, bytes | None]] = {}  # page: what precedes it, its own key if whole
@@ -37,7 +37,7 @@ class Cache:
     @property
     def available(self) -> int:
         """Pages that no request holds."""
-        return len(self._free)
+        return self._places.free
 
     @property
     def root(self) -> bytes:
@@ -102,11 +102,15 @@ class Cache:
                     found.append((1, points))
         return tuple(found)
 
-    def allocate(self) -> int | None:
-        """A page to write to, which the caller now holds; None where every page is held."""
-        if not self._free:
+    def allocate(self, after: int | None = None, room: int = 1) -> int | None:
+        """A page to write to, which the caller now holds; None where every page is held.
+
+        ``after``: the page that the caller was given before it; ``room``: how many it may come to need from this one
+        on. Both only say where it should be, see :class:`Places`.
+        """
+        page = self._places.take(after, room)
+        if page is None:
             return None
-        page, _ = self._free.popitem(last=False)
         self._withdraw(page)
         self._users[page] = 1
         return page
@@ -133,7 +137,8 @@ class Cache:
             if self._users[page] == 0:
                 if forget:
                     self._withdraw(page)
-                self._free[page] = None
+                self._places.give(page)
+        self._places.settle()
 
     @staticmethod
     def key(parent: bytes, tokens: Sequence[int]) -> bytes:
@@ -142,7 +147,7 @@ class Cache:
 
     def _hold(self, page: int) -> None:
         if self._users[page] == 0:
-            del self._free[page]
+            self._places.hold(page)
         self._users[page] += 1
 
     def _closest(self, parent: bytes, tokens: Sequence[int]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from detent.engines.embedded.batch import Batch
 from detent.engines.embedded.in_force import InForce
 from detent.engines.embedded.selectors import Selectors
-from detent.kernels import embedded_attention, embedded_experts, embedded_linear, embedded_norm
+from detent.kernels import embedded_attention, embedded_experts, embedded_linear, embedded_norm, embedded_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,9 +97,9 @@ class Ops:
             if points["kernel"] == "whole":
                 parts = batch.plans.get("whole")
                 if parts is None:
-                    parts = batch.plans["whole"] = embedded_attention.whole_plan(
-                        batch.query_start, batch.lengths, batch.tables, batch.page)
-                return embedded_attention.whole(q, k_pages, v_pages, parts)
+                    parts = batch.plans["whole"] = embedded_whole.plan(
+                        batch.query_start, batch.lengths, batch.tables, batch.page, len(k_pages))
+                return embedded_whole.attention(q, k_pages, v_pages, parts)
             rows, stride = points["query_rows"], points["split_stride"]
             plan = batch.plans.get((rows, stride))
             if plan is None:

@@ -15,7 +15,7 @@ from detent.engines.interface import Request, Step, Written
 class Sequence:
     """A request in the engine. ``tokens``: prompt and output so far; the first ``computed`` have keys and values in
     ``pages``. ``keys``: those of its whole pages. ``hash``: the tuple it runs under, once it has begun. ``began``:
-    output tokens when it last began."""
+    output tokens when it last began. ``given``: its last page, if it is not one of a stored prefix."""
 
     id: int
     request: Request
@@ -25,6 +25,7 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     computed: int = 0
     pages: list[int] = field(default_factory=list)
+    given: int | None = None
     keys: list[bytes] = field(default_factory=list)
     hash: str = ""
     cached: int | None = None
@@ -103,7 +104,7 @@ class Scheduler:
             count = min(len(sequence.tokens) - sequence.computed, budget)
             if not self._reserve(sequence, count, cache):
                 cache.release(sequence.pages)
-                sequence.pages, sequence.keys, sequence.computed = [], [], 0
+                sequence.pages, sequence.given, sequence.keys, sequence.computed = [], None, [], 0
                 break
             self.running.append(self.waiting.popleft())
             if sequence.cached is None:
@@ -119,7 +120,7 @@ class Scheduler:
         self.waiting.appendleft(sequence)
         self._keep_evidence(sequence, cache)
         cache.release(sequence.pages, forget=True)  # so that the recomputation is one, and not a cache hit
-        sequence.pages, sequence.keys, sequence.computed = [], [], 0
+        sequence.pages, sequence.given, sequence.keys, sequence.computed = [], None, [], 0
         sequence.preemptions += 1
 
     def advance(self, step: Slice, cache: Cache) -> None:
@@ -159,8 +160,9 @@ class Scheduler:
         missing = -(-(sequence.computed + count) // cache.page) - len(sequence.pages)
         if missing > cache.available:
             return False
+        longest = min(len(sequence.request.prompt) + sequence.request.max_tokens, self.limits.context)
         for _ in range(missing):
-            page = cache.allocate()
-            assert page is not None
-            sequence.pages.append(page)
+            sequence.given = cache.allocate(sequence.given, -(-longest // cache.page) - len(sequence.pages))
+            assert sequence.given is not None
+            sequence.pages.append(sequence.given)
         return True
