@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from cli_support import done, invoke, refused
 
-from detent.bench.gpu import Bound, Case, Options, attention, gemm
+from detent.bench.gpu import KERNELS, Bound, Case, NotHere, Options, attention, gemm
 from detent.bench.gpu.environment import typed
 from detent.bench.gpu.record import Record, geometric_mean, read
 from detent.cli import bench_kernels
 from detent.runtime.errors import BadFile, BadInput
 
-ENVIRONMENT = {"gpu": "G", "torch": "1", "triton": "2", "cuda": "3", "kernels": "abc", "implementations": {"a": "b"},
+ENVIRONMENT = {"gpu": "G", "torch": "1", "triton": "2", "cuda": "3",
+               "code": dict.fromkeys(KERNELS, "triton abc"),
                "copy_tb_s": 4.0, "matrix_tflop_s": 800.0, "date": "2026-12-01", "command": "detent bench kernels"}
 
 
@@ -42,7 +43,8 @@ def test_ratios_are_taken_within_a_run() -> None:
 def test_without_a_stock_arm_there_is_no_ratio() -> None:
     record = Record(None, ENVIRONMENT)
     row = record.add(case(arms=("stride 256",)), {"stride 256": 3.0})
-    assert row.ratio() is None and row.best_stock is None and list(attention.bounds(record)) == []
+    assert row.ratio() is None and row.best_stock is None
+    assert [(bound.value, bound.met, bound.open) for bound in attention.bounds(record)] == [(None, None, True)] * 4
 
 
 def test_runs_are_accumulated_in_the_file(tmp_path: Path) -> None:
@@ -58,7 +60,24 @@ def test_runs_are_accumulated_in_the_file(tmp_path: Path) -> None:
     assert read(path).rows[case().key].us == {"stride 256": [7.0]}
 
 
-@pytest.mark.parametrize("part", ["gpu", "torch", "triton", "cuda", "kernels", "implementations"])
+def test_other_code_of_a_kernel_is_timed_anew_and_the_others_stay(tmp_path: Path) -> None:
+    path = str(tmp_path / "kernels.json")
+    before = Record(path, ENVIRONMENT)
+    gemm_case = Case("gemm", "model", "m1", {"triton": lambda turn: None}, (), ("triton",), 1.0, "bytes")
+    before.add(gemm_case, {"triton": 2.0})
+    for name in ("one", "two"):
+        before.add(case(name), times(1, 2, 3, 4))
+    # The next run is about attention alone, of which it knows the code.
+    after = Record(path, ENVIRONMENT | {"code": {"attention": "sm90 def"}})
+    assert after.runs(case("one")) == 0 and after.earlier("attention") == 2
+    after.add(case("one"), times(5, 6, 7, 8))
+    found = read(path)
+    assert found.rows[case("one").key].us["stride 1024"] == [8] and found.rows[case("two").key].us["fa3 32"] == [2]
+    assert found.earlier("attention") == 1 and found.earlier("gemm") == 0
+    assert Record(path, ENVIRONMENT).runs(gemm_case) == 1
+
+
+@pytest.mark.parametrize("part", ["gpu", "torch", "triton", "cuda"])
 def test_times_of_another_environment_are_not_mixed(part: str, tmp_path: Path) -> None:
     path = str(tmp_path / "kernels.json")
     Record(path, ENVIRONMENT).add(case(), times(1, 2, 3, 4))
@@ -68,7 +87,7 @@ def test_times_of_another_environment_are_not_mixed(part: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "environment": {}}',
                                   '{"format": 9, "environment": {}, "rows": []}',
-                                  '{"format": 1, "environment": {}, "rows": [{"kernel": "a"}]}'])
+                                  '{"format": 2, "environment": {}, "rows": [{"kernel": "a"}]}'])
 def test_what_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "kernels.json"
     path.write_text(text)
@@ -116,14 +135,14 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     timed: list[str] = []
 
     def cases(options: Options) -> Iterator[Case]:
-        yield from (case(), case("b8 c1024 32/8"))
+        yield from (case(), case(attention.BANDWIDTH_AT), case("b1 c2048 q2048 32/8", "prefill hd 128"))
 
     def microseconds(arms: Mapping[str, Any], floor_us: float) -> dict[str, float]:
         timed.append("x")
-        return times(12, 10, 11, 9)
+        return times(12, 10, 11, 5)
 
     monkeypatch.setattr(attention, "cases", cases)
-    monkeypatch.setattr(bench_kernels, "environment", lambda arguments: ENVIRONMENT)
+    monkeypatch.setattr(bench_kernels, "environment", lambda arguments, kernels: ENVIRONMENT)
     monkeypatch.setattr("detent.bench.gpu.timing.microseconds", microseconds)
     return timed
 
@@ -132,14 +151,39 @@ def test_the_command_goes_on_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_
     timed, path = fake(monkeypatch), tmp_path / "kernels.json"
     arguments = ("bench", "kernels", "--kernel", "attention", "--out", path)
     text = done(*arguments)
-    assert len(timed) == 2 and "0.900" in text and "≤ 1.10" in text and "MISSED" not in text
+    assert len(timed) == 3 and "0.500" in text and "≤ 1.10" in text and "MISSED" not in text and "not meas" not in text
     done(*arguments)
-    assert len(timed) == 2
+    assert len(timed) == 3
     done(*arguments, "--runs", "3")
-    assert len(timed) == 6
+    assert len(timed) == 9
     document = json.loads(done("bench", "kernels", "--kernel", "attention", "--show", path, "--json"))
-    assert [row["ratio"] for row in document["rows"]] == [0.9, 0.9] and len(timed) == 6
+    assert [row["ratio"] for row in document["rows"]] == [0.5] * 3 and len(timed) == 9
     assert {bound["met"] for bound in document["bounds"]} == {True}
+
+
+def test_only_some_cases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What was not measured is no met bound: the exit code is 2, and the table says so."""
+    timed, path = fake(monkeypatch), tmp_path / "kernels.json"
+    arguments = ("bench", "kernels", "--kernel", "attention", "--out", path, "--only")
+    result = invoke(*arguments, "prefill", "--only", "b1 c1024")
+    assert len(timed) == 2 and result.exit_code == 2 and "not measured" in result.output and "met" in result.output
+    assert invoke(*arguments, "nothing of that name").exit_code == 2 and len(timed) == 2
+    done(*arguments, attention.BANDWIDTH_AT)
+    assert len(timed) == 3
+
+
+def test_a_kernel_that_cannot_be_timed_here_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cases(options: Options) -> Iterator[Case]:
+        raise NotHere("it needs two GPUs")
+        yield
+
+    fake(monkeypatch)
+    monkeypatch.setattr(attention, "cases", cases)
+    result = invoke("bench", "kernels", "--kernel", "attention")
+    assert result.exit_code == 2 and "attention: not measured, it needs two GPUs" in result.output
+    document = json.loads(invoke("bench", "kernels", "--kernel", "attention", "--json").output)
+    assert document["not_here"] == {"attention": "it needs two GPUs"}
+    assert {(bound["value"], bound["met"]) for bound in document["bounds"]} == {(None, None)}
 
 
 def test_a_missed_bound_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -147,6 +191,14 @@ def test_a_missed_bound_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path
     Record(str(path), ENVIRONMENT).add(case(), times(10, 10, 12, 13))
     result = invoke("bench", "kernels", "--kernel", "attention", "--show", path)
     assert result.exit_code == 1 and "MISSED" in result.output
+
+
+def test_rows_of_other_code_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    Record(str(path), ENVIRONMENT).add(case(), times(10, 10, 12, 13))
+    Record(str(path), ENVIRONMENT | {"code": {"attention": "sm90 def"}}).save()
+    shown = invoke("bench", "kernels", "--kernel", "attention", "--show", path).output
+    assert "attention: 1 of 1 cases were timed with other code" in " ".join(shown.split())
 
 
 def test_libraries_are_files(tmp_path: Path) -> None:

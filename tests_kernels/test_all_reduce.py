@@ -121,6 +121,16 @@ def test_bits_are_those_of_the_ascending_sum(ranks: int, kind: torch.dtype) -> N
 
 @needs_gpu
 @pytest.mark.parametrize("ranks", (2, 4, 8))
+def test_the_longest_messages(ranks: int) -> None:
+    """64 MiB, in steps through the workspace that engines would have."""
+    inputs = messages(ranks, 1 << 25, torch.bfloat16, seed=ranks)
+    simulated, want = all_reduce.SimulatedAllReduce(ranks, "cuda"), ascending(inputs)
+    for algorithm in all_reduce.ALGORITHMS:
+        assert wrong(simulated(inputs, algorithm), want) == 0, algorithm
+
+
+@needs_gpu
+@pytest.mark.parametrize("ranks", (2, 4, 8))
 def test_random_calls_share_one_workspace(ranks: int) -> None:
     """Sizes, types and algorithms mixed without a wait between calls, some in place."""
     draw = random.Random(ranks)

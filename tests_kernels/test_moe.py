@@ -24,6 +24,7 @@ from moe_cases import (
     run,
 )
 
+from detent.bench.gpu import moe as bench
 from detent.kernels import moe as module
 from detent.kernels import moe_triton
 from detent.kernels.moe import CHUNK, align, moe, row_of, topk_softmax
@@ -41,6 +42,17 @@ def test_a_token_has_its_bits_in_any_company(text: str) -> None:
     layer = Layer(200 if GPU else 4, seed=1)
     cases, wrong = random_batches(layer, row, alone(layer, row), 40 if GPU else 3, seed=len(text))
     assert not wrong and cases > (1000 if GPU else 3), wrong
+
+
+@pytest.mark.skipif(not GPU, reason="14 kernels a width, of sizes for a GPU")
+@pytest.mark.parametrize("width", bench.WIDTHS.values())
+def test_every_row_of_vllms_tables(width: int) -> None:
+    """All for the narrowest layer, some for the others, which share the kernels."""
+    rows = {bench.arm(row): row for row in bench.table(width).values()}
+    layer = Layer(150, seed=width, sizes=(128, 2048, width, 8))
+    for at, row in enumerate(list(rows.values())[:: 1 if width == 192 else 4]):
+        cases, wrong = random_batches(layer, row, alone(layer, row), 25, seed=at)
+        assert not wrong and cases > 500, wrong
 
 
 @pytest.mark.parametrize("sizes", [SIZES, (128, 2048, 768, 8), (16, 512, 96, 2), (7, 112, 80, 1)] if GPU else

@@ -17,7 +17,7 @@ from detent.cli.progress import Steps
 from detent.runtime.errors import BadInput, DetentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from detent.bench.gpu import Bound, Options
     from detent.bench.gpu.record import Record, Row
@@ -31,8 +31,10 @@ On one GPU, with FlashAttention-3 as vLLM ships it beside:
   detent bench kernels --library fa3=.../vllm_flash_attn/_vllm_fa3_C.abi3.so --out kernels.json
 Anywhere, what such a run has found:
   detent bench kernels --show kernels.json
-Exit code 1 if a bound is missed, 2 if nothing could be measured.""")
+Exit code 1 if a bound is missed, else 2 if one was not measured.""")
 @click.option("--kernel", "kernels", multiple=True, type=click.Choice(KERNELS), help="Only this one; may be repeated.")
+@click.option("--only", multiple=True, metavar="TEXT",
+              help="Time only cases with TEXT in KERNEL/GROUP/CASE; may be repeated.")
 @click.option("--quick", is_flag=True, help="Fewer shapes.")
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, metavar="N",
               help="Runs of each case in all; those in the file count.")
@@ -43,31 +45,35 @@ Exit code 1 if a bound is missed, 2 if nothing could be measured.""")
 @click.option("--show", "shown", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Measure nothing: print what is in a file.")
 @json_option
-def kernels_command(kernels: Sequence[str], quick: bool, runs: int, libraries: Sequence[str], out: str | None,
-                    shown: str | None, as_json: bool) -> int:
+def kernels_command(kernels: Sequence[str], only: Sequence[str], quick: bool, runs: int, libraries: Sequence[str],
+                    out: str | None, shown: str | None, as_json: bool) -> int:
     """Time Detent's GPU kernels beside the stock ones, each case with the least time the machine allows."""
     from detent.bench.gpu import Options
     from detent.bench.gpu.record import Record, read
 
     check_places(out)
     chosen = list(kernels or KERNELS)
+    not_here: dict[str, str] = {}
     if shown is not None:
         record = read(shown)
     else:
         with tempfile.TemporaryDirectory() as scratch:
             options = Options(quick, {name: _library(name, file, scratch) for name, file in map(_pair, libraries)})
-            record = Record(out, environment(sys.argv[1:]))
-            _measure(record, chosen, options, runs)
+            record = Record(out, environment(sys.argv[1:], chosen))
+            not_here = _measure(record, chosen, options, runs, only)
     bounds = [bound for kernel in chosen for bound in _bounds(kernel, record)]
     if as_json:
-        show_json({**record.as_json(), "bounds": [{**vars(bound), "met": bound.met} for bound in bounds]})
+        show_json({**record.as_json(), "not_here": not_here,
+                   "bounds": [{**vars(bound), "met": bound.met} for bound in bounds]})
     else:
-        show(_sections(record, chosen, bounds))
-    return int(any(bound.met is False for bound in bounds))
+        show(_sections(record, chosen, bounds, not_here))
+    if any(bound.met is False for bound in bounds):
+        return 1
+    return 2 if any(bound.open for bound in bounds) else 0
 
 
-def environment(arguments: Sequence[str]) -> dict[str, Any]:
-    """This GPU and what runs on it. Raises DetentError where there is none."""
+def environment(arguments: Sequence[str], kernels: Sequence[str]) -> dict[str, Any]:
+    """This GPU and what runs on it; of these kernels the code. Raises DetentError where there is no GPU."""
     try:
         import torch
     except ImportError:
@@ -75,20 +81,10 @@ def environment(arguments: Sequence[str]) -> dict[str, Any]:
                           "print a stored run: --show FILE") from None
     if not torch.cuda.is_available():
         raise DetentError("no CUDA device here", "run it on a machine with a GPU, or print a stored run: --show FILE")
-    from detent import kernels
     from detent.bench.gpu import environment as on_gpu
     from detent.bench.gpu.timing import copy_tb_s, matrix_tflop_s
-    from detent.kernels import attention_split, gemm
-    from detent.runtime.encoding import digest
 
-    folder = next(iter(kernels.__path__))
-    texts: list[str | bytes] = []
-    for name in sorted(name for name in os.listdir(folder) if name.endswith((".py", ".cu", ".cuh"))):
-        if not name.startswith("embedded_"):
-            with open(os.path.join(folder, name), "rb") as file:
-                texts += [name, file.read()]
-    return {**on_gpu.environment(["detent", *arguments]), "kernels": digest(*texts)[:16],
-            "implementations": {"attention": attention_split.implementation(), "gemm": gemm.implementation()},
+    return {**on_gpu.environment(["detent", *arguments]), "code": {kernel: on_gpu.code(kernel) for kernel in kernels},
             "copy_tb_s": copy_tb_s(), "matrix_tflop_s": matrix_tflop_s()}
 
 
@@ -111,17 +107,24 @@ def _library(name: str, file: str, scratch: str) -> str:
     return target
 
 
-def _measure(record: Record, kernels: Sequence[str], options: Options, runs: int) -> None:
-    from detent.bench.gpu import cases
-    from detent.bench.gpu.timing import microseconds
+def _measure(record: Record, kernels: Sequence[str], options: Options, runs: int,
+             only: Sequence[str]) -> dict[str, str]:
+    """Time what the record lacks; the kernels that cannot be timed here, and why."""
+    from detent.bench.gpu import NotHere, cases
 
+    not_here: dict[str, str] = {}
     with Steps("bench kernels") as step:
         for _ in range(runs):
             for kernel in kernels:
-                for case in cases(kernel, options):
-                    if record.runs(case) < runs:
-                        step(case.key)
-                        record.add(case, microseconds(case.arms, case.floor_us))
+                try:
+                    for case in cases(kernel, options):
+                        wanted = not only or any(text in case.key for text in only)
+                        if wanted and record.runs(case) < runs:
+                            step(case.key)
+                            record.add(case, case.times())
+                except NotHere as why:
+                    not_here[kernel] = str(why)
+    return not_here
 
 
 def _bounds(kernel: str, record: Record) -> list[Bound]:
@@ -130,13 +133,19 @@ def _bounds(kernel: str, record: Record) -> list[Bound]:
     return list(import_module(f"detent.bench.gpu.{kernel}").bounds(record))
 
 
-def _sections(record: Record, kernels: Sequence[str], bounds: Sequence[Bound]) -> list[Section]:
+def _sections(record: Record, kernels: Sequence[str], bounds: Sequence[Bound],
+              not_here: Mapping[str, str]) -> list[Section]:
     from detent.solver.views.sections import Paragraph, Table
 
     facts = record.environment
     shown: list[Section] = [Paragraph((f"{facts['gpu']}, torch {facts['torch']}, Triton {facts['triton']}, "
                                        f"{facts['date']}; copy {facts['copy_tb_s']} TB/s, bf16 product "
                                        f"{facts['matrix_tflop_s']} TFLOP/s; medians of graph replays",))]
+    notes = [f"{kernel}: not measured, {why}" for kernel, why in not_here.items()]
+    notes += [f"{kernel}: {count} of {len(record.of(kernel))} cases were timed with other code than the last run's"
+              for kernel in kernels if (count := record.earlier(kernel))]
+    if notes:
+        shown.append(Paragraph(tuple(notes)))
     columns = ("case", "floor us", "stock us", "by", "Detent us", "by", "over stock", "over floor", "runs")
     for kernel in kernels:
         groups = dict.fromkeys(row.group for row in record.of(kernel))
@@ -144,8 +153,9 @@ def _sections(record: Record, kernels: Sequence[str], bounds: Sequence[Bound]) -
             rows = tuple(_line(row) for row in record.of(kernel, group))
             shown.append(Table(f"{kernel}, {group}", columns, rows, right=columns[1:3] + columns[4:5] + columns[6:]))
     if bounds:
-        rows = tuple((bound.what, f"{bound.value:.3f}", bound.detail, _limit(bound.must, bound.least),
-                      _limit(bound.aim, bound.least), {True: "met", False: "MISSED", None: ""}[bound.met])
+        rows = tuple((bound.what, "–" if bound.value is None else f"{bound.value:.3f}", bound.detail,
+                      _limit(bound.must, bound.least), _limit(bound.aim, bound.least),
+                      "not measured" if bound.open else {True: "met", False: "MISSED", None: ""}[bound.met])
                      for bound in bounds)
         shown.append(Table("Bounds", ("what", "measured", "at", "must", "aim", ""), rows,
                            right=("measured", "must", "aim")))

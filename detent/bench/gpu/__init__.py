@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-KERNELS = ("attention", "gemm")
-"""Kernels that can be timed; each is a module here with ``cases(options)`` and ``bounds(record)``."""
+KERNELS = ("attention", "gemm", "moe", "rows", "all_reduce")
+"""Kernels that can be timed; each is a module here with ``cases(options)`` and ``bounds(record)``, and the beginning of
+the names of its files in ``kernels/``."""
+
+
+class NotHere(Exception):
+    """A kernel cannot be timed on this machine, and why."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Case:
 
     ``group``: cases that a bound is about, such as "decode". ``stock``: names of the arms that an engine would run, of
     which the fastest counts; ``ours``: Detent's. ``floor_us``: microseconds that the machine needs for ``floor``
-    ("bytes" or "operations").
+    ("bytes", "operations", or "link bytes" between GPUs). ``timed``: times the arms, where it takes several processes.
     """
 
     kernel: str
@@ -32,10 +37,17 @@ class Case:
     ours: tuple[str, ...]
     floor_us: float
     floor: str
+    timed: Callable[[], Mapping[str, float]] | None = field(default=None, repr=False)
 
     @property
     def key(self) -> str:
         return f"{self.kernel}/{self.group}/{self.name}"
+
+    def times(self) -> Mapping[str, float]:
+        """Each arm's microseconds a call."""
+        from detent.bench.gpu import timing
+
+        return timing.microseconds(self.arms, self.floor_us) if self.timed is None else self.timed()
 
 
 @dataclass(frozen=True)
@@ -48,10 +60,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a kernel has to reach. ``value`` and ``must`` (and ``aim``) in the same unit; at most, unless ``least``."""
+    """What a kernel has to reach. ``value`` and ``must`` (and ``aim``) in the same unit; at most, unless ``least``.
+
+    ``value`` None: nothing was measured that would say.
+    """
 
     what: str
-    value: float
+    value: float | None
     must: float | None
     aim: float | None
     detail: str = ""
@@ -59,10 +74,16 @@ class Bound:
 
     @property
     def met(self) -> bool | None:
-        """Whether the must is met; None where there is none."""
-        if self.must is None:
+        """Whether the must is met; None where there is none, or where nothing was measured."""
+        if self.must is None or self.value is None:
             return None
         return self.value >= self.must if self.least else self.value <= self.must
+
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a must and nothing was measured."""
+        return self.must is not None and self.value is None
 
 
 def cases(kernel: str, options: Options) -> Iterator[Case]:

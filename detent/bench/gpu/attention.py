@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from detent.bench.gpu import Bound, Case, Options
@@ -25,6 +26,7 @@ BATCHES, CONTEXTS = (1, 8, 32, 128), (1024, 1025, 8192, 8193, 32768, 32769)
 PREFILLS = ((2048, 2048), (8192, 8192), (32768, 8192))
 """KV tokens and query tokens of one request."""
 SINGLE_DIM = 128
+BANDWIDTH_AT = "b32 c8192 32/8"
 
 
 class Shape:
@@ -101,26 +103,29 @@ def cases(options: Options) -> Iterator[Case]:
 
 
 def bounds(record: Record) -> Iterator[Bound]:
-    """The issue's for head dim 128; the same figures without a bound for the others."""
+    """The issue's for head dim 128, measured or not; the same figures without a bound for the others."""
     for dim in (SINGLE_DIM, 64, 96, 256):
-        bound = dim == SINGLE_DIM
-        for kind, must, aim in (("decode", 1.10, 1.00), ("prefill", 1.35, 1.05)):
-            rows = [row for row in record.of("attention", f"{kind} hd {dim}") if row.stock]
-            if not rows:
-                continue
-            worst = max(rows, key=lambda row: row.ratio() or 0.0)
-            yield Bound(f"{kind}, head dim {dim}, best stride over FA3, worst case", worst.ratio() or 0.0,
-                        must if bound else None, aim if bound else None, f"{worst.name}, {worst.best[0]}")
-            if kind == "decode":
-                means = {stride: geometric_mean(_at(row, stride) for row in rows) for stride in STRIDES
-                         if any(f"stride {stride}" in row.us for row in rows)}
-                best = min(means, key=lambda stride: means[stride])
-                yield Bound(f"{kind}, head dim {dim}, one stride over FA3, geometric mean", means[best],
-                            1.12 if bound else None, 1.02 if bound else None, f"stride {best}")
-        for row in record.of("attention", f"decode hd {dim}"):
-            if row.name == "b32 c8192 32/8" and row.floor == "bytes":
-                yield Bound(f"decode bandwidth, head dim {dim}, {row.name}, of the copy's", row.floor_us / row.best[1],
-                            0.91 if bound else None, 0.97 if bound else None, row.best[0], least=True)
+        found = list(_figures(record, dim))
+        yield from (replace(bound, must=None, aim=None) if dim != SINGLE_DIM else bound for bound in found
+                    if dim == SINGLE_DIM or bound.value is not None)
+
+
+def _figures(record: Record, dim: int) -> Iterator[Bound]:
+    """A head dim's with the issue's limits; ``value`` None where nothing was measured."""
+    for kind, must, aim in (("decode", 1.10, 1.00), ("prefill", 1.35, 1.05)):
+        rows = [row for row in record.of("attention", f"{kind} hd {dim}") if row.stock]
+        worst = max(rows, key=lambda row: row.ratio() or 0.0, default=None)
+        yield Bound(f"{kind}, head dim {dim}, best stride over FA3, worst case", worst.ratio() if worst else None,
+                    must, aim, f"{worst.name}, {worst.best[0]}" if worst else "")
+        if kind == "decode":
+            means = {stride: geometric_mean(_at(row, stride) for row in rows) for stride in STRIDES
+                     if any(f"stride {stride}" in row.us for row in rows)}
+            best = min(means, key=lambda stride: means[stride], default=None)
+            yield Bound(f"{kind}, head dim {dim}, one stride over FA3, geometric mean", best and means[best],
+                        1.12, 1.02, f"stride {best}" if best else "")
+    row = record.rows.get(f"attention/decode hd {dim}/{BANDWIDTH_AT}")
+    yield Bound(f"decode bandwidth, head dim {dim}, {BANDWIDTH_AT}, of the copy's",
+                row.floor_us / row.best[1] if row else None, 0.91, 0.97, row.best[0] if row else "", least=True)
 
 
 def _at(row: Any, stride: int) -> float:
@@ -128,5 +133,3 @@ def _at(row: Any, stride: int) -> float:
     arm = f"stride {stride}" if f"stride {stride}" in row.us else row.ours[-1]
     ratio: float = row.ratio(arm)
     return ratio
-
-

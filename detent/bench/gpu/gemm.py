@@ -75,10 +75,11 @@ def bounds(record: Record) -> Iterator[Bound]:
     """Over cuBLAS: the bound, on the implementation that ``gemm`` takes (DeepGEMM where it was timed) at the best
     padding of each case; each model's own mean; Triton alone; and the faster of both, which have the same bits."""
     rows = [row for row in record.of("gemm") if row.stock]
+    deep = [_best(row, "deep ") or _best(row, "triton") for row in rows]
+    yield Bound("gemm over cuBLAS, geometric mean, best padding", geometric_mean(deep) if rows else None, MUST, AIM,
+                f"{len(rows)} cases")
     if not rows:
         return
-    deep = [_best(row, "deep ") or _best(row, "triton") for row in rows]
-    yield Bound("gemm over cuBLAS, geometric mean, best padding", geometric_mean(deep), MUST, AIM, f"{len(rows)} cases")
     for model in MODELS:
         own = [ratio for row, ratio in zip(rows, deep, strict=True) if row.group == model]
         if own:

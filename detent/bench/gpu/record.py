@@ -14,14 +14,14 @@ from detent.bench.gpu import Case
 from detent.runtime.encoding import new_file_mode, strict_json, write_atomic
 from detent.runtime.errors import BadFile, BadInput, shorten
 
-FORMAT = 1
-SAME = ("gpu", "torch", "triton", "cuda", "kernels", "implementations")
-"""Parts of the environment that must be equal for runs to be accumulated."""
+FORMAT = 2
+SAME = ("gpu", "torch", "triton", "cuda")
+"""Parts of the environment that must be equal for runs to be accumulated; a kernel's code must be as well."""
 
 
 @dataclass
 class Row:
-    """A case's times. ``us``: by arm, the microseconds of each run."""
+    """A case's times. ``us``: by arm, the microseconds of each run; ``code``: the kernel's code that ran."""
 
     kernel: str
     group: str
@@ -30,6 +30,7 @@ class Row:
     floor: str
     stock: tuple[str, ...]
     ours: tuple[str, ...]
+    code: str
     us: dict[str, list[float]]
 
     @property
@@ -71,23 +72,31 @@ class Record:
             if other:
                 raise BadInput(f"{path} has times of another environment: {shorten(other)}", "give another --out")
             self.rows = old.rows
+            self.environment["code"] = old.environment["code"] | self.environment["code"]
 
     def runs(self, case: Case) -> int:
-        """How often the case was timed with the arms that it has now."""
+        """How often the case was timed with the code and the arms that it has now."""
         row = self.rows.get(case.key)
-        return row.runs if row is not None and set(row.us) == set(case.arms) else 0
+        return row.runs if row is not None and self._same(row, case) else 0
 
     def add(self, case: Case, times: Mapping[str, float]) -> Row:
-        """Keep one more run of a case; a row that had other arms begins anew."""
+        """Keep one more run of a case; a row of other code or other arms begins anew."""
         row = self.rows.get(case.key)
-        if row is None or set(row.us) != set(case.arms):
+        if row is None or not self._same(row, case):
             row = Row(case.kernel, case.group, case.name, round(case.floor_us, 2), case.floor, case.stock, case.ours,
-                      {arm: [] for arm in case.arms})
+                      self.environment["code"][case.kernel], {arm: [] for arm in case.arms})
             self.rows[case.key] = row
         for arm, took in times.items():
             row.us[arm].append(took)
         self.save()
         return row
+
+    def _same(self, row: Row, case: Case) -> bool:
+        return set(row.us) == set(case.arms) and row.code == self.environment["code"][case.kernel]
+
+    def earlier(self, kernel: str) -> int:
+        """How many of a kernel's rows were timed with other code than the last run's."""
+        return sum(row.code != self.environment["code"][kernel] for row in self.of(kernel))
 
     def save(self) -> None:
         if self.path is not None:
@@ -116,6 +125,8 @@ def read(path: str) -> Record:
             made = Row(**{**fields, "stock": tuple(row["stock"]), "ours": tuple(row["ours"])})
             if not made.ours or not made.runs or not {*made.ours, *made.stock} <= set(made.us):
                 raise ValueError(f"{made.name} has no times")
+            if made.kernel not in record.environment["code"]:
+                raise ValueError(f"its environment does not say {made.kernel}'s code")
             record.rows[f"{made.kernel}/{made.group}/{made.name}"] = made
     except OSError as error:
         raise BadFile(path, error.strerror or "cannot be read", "give a file that detent bench kernels wrote") from None

@@ -76,6 +76,20 @@ def matrix_tflop_s() -> float:
     return round(4 * 2 * MATRIX ** 3 / _seconds(product) / 1e12, 1)
 
 
+@cache
+def link_tb_s() -> float:
+    """TB/s of a copy from GPU 1 to GPU 0, one way."""
+    import torch
+
+    source, target = (torch.zeros(1 << 29, device=f"cuda:{at}", dtype=torch.bfloat16) for at in (1, 0))
+
+    def copy() -> None:
+        for _ in range(4):
+            target.copy_(source)
+
+    return round(4 * 2 * source.numel() / _seconds(copy) / 1e12, 4)
+
+
 def floor(bytes_moved: float, operations: float) -> tuple[float, str]:
     """Microseconds that these bytes and operations take at the measured ceilings, and which of them takes longer."""
     by_bytes, by_operations = bytes_moved / copy_tb_s() / 1e6, operations / matrix_tflop_s() / 1e6
