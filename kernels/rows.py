@@ -19,7 +19,8 @@ MAX_HEAD = 1024
 MAX_VOCABULARY = 1 << 21
 HEAD_ROWS = 8  # heads a program
 COLUMNS = 1024  # of an elementwise program
-LANES = 2048  # of a softmax's program; elements of one lane are added in ascending order
+PART_LANES = 1024  # of a softmax's program, which has four elements a lane
+LANES = 2048  # of a program that cuts by rank; elements of one lane are added in ascending order
 PIECE = 2048  # tokens of a draw's program
 
 
@@ -141,8 +142,16 @@ def _softmax(name: str, x: Tensor, out: Tensor | None, log: bool) -> Tensor:
     _rows(name, out)
     _refuse(out.device != x.device, name, "out is on another device")
     if rows:
-        device.kernels.softmax_kernel[(rows,)](
-            x, out, _step(x), _step(out), size, LANES, log, num_warps=16, **device.options)
+        block = min(PART_LANES, _power(-(-size // 4)))
+        parts = -(-size // (4 * block))
+        # Each from torch, so that both are aligned alike whatever the number of rows.
+        peaks, totals = (torch.empty(rows * parts, dtype=torch.float32, device=x.device) for _ in range(2))
+        warps = max(1, block // 128)  # four elements a thread
+        device.kernels.part_kernel[(rows * parts,)](
+            x, peaks, totals, _step(x), size, block, parts, device.early, num_warps=warps, **device.options)
+        device.kernels.softmax_kernel[(rows * parts,)](
+            x, peaks, totals, out, _step(x), _step(out), size, block, parts, _power(parts), log, device.early,
+            num_warps=warps, **device.dependent)
     return out
 
 
@@ -218,6 +227,8 @@ class _Device(NamedTuple):
     kernels: Any
     options: dict[str, Any]
     types: tuple[Any, ...]
+    early: bool  # a second kernel starts while the first ends, and waits
+    dependent: dict[str, Any]  # that kernel's options
 
 
 @functools.cache
@@ -229,8 +240,11 @@ def _device() -> _Device:
         from detent.kernels import rows_triton
     except ImportError as error:
         raise ImportError("rows needs PyTorch and Triton: pip install 'detent[torch,triton]'") from error
-    options = {} if triton.knobs.runtime.interpret else {"enable_fp_fusion": False}
-    return _Device(torch, rows_triton, options, (torch.bfloat16, torch.float16, torch.float32))
+    interpreted = bool(triton.knobs.runtime.interpret)
+    early = not interpreted and torch.cuda.get_device_capability() >= (9, 0)
+    options = {} if interpreted else {"enable_fp_fusion": False}
+    return _Device(torch, rows_triton, options, (torch.bfloat16, torch.float16, torch.float32), early,
+                   options | ({"launch_pdl": True} if early else {}))
 
 
 def _power(size: int) -> int:

@@ -160,22 +160,63 @@ def _weights(row, limit, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     return peak, tl.sum(tl.where(m == float("-inf"), 0.0, z * _exp(m - peak)), 0)
 
 
+@triton.jit(do_not_specialize=["x_step"])
+def part_kernel(X, PEAK, TOTAL, x_step, SIZE: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+                EARLY: tl.constexpr):
+    """One program a part of 4 * BLOCK elements of a row: the part's maximum, and the sum of exponentials over it.
+
+    Four tiles and not one, so that a thread's elements, and with them the sum's order, are the same in 16 bits and 32.
+    """
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+    row = X + (tl.program_id(0) // PARTS).to(tl.int64) * x_step * UNIT
+    at = tl.program_id(0) % PARTS * (BLOCK * 4) + tl.arange(0, BLOCK)
+    a = _element(row, at, SIZE)
+    b = _element(row, at + BLOCK, SIZE)
+    c = _element(row, at + BLOCK * 2, SIZE)
+    d = _element(row, at + BLOCK * 3, SIZE)
+    peak = tl.max(tl.maximum(tl.maximum(a, b), tl.maximum(c, d)), 0)
+    tl.store(PEAK + tl.program_id(0), peak)
+    tl.store(TOTAL + tl.program_id(0),
+             tl.sum(_weight(a, peak) + _weight(b, peak) + _weight(c, peak) + _weight(d, peak), 0))
+
+
 @triton.jit(do_not_specialize=["x_step", "o_step"])
-def softmax_kernel(X, OUT, x_step, o_step, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-                   LOG: tl.constexpr):
-    """One program a row."""
-    row = tl.program_id(0).to(tl.int64)
+def softmax_kernel(X, PEAK, TOTAL, OUT, x_step, o_step, SIZE: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+                   COUNT: tl.constexpr, LOG: tl.constexpr, EARLY: tl.constexpr):
+    """One program a part of a row, as ``part_kernel`` cut it; it adds up all the row's parts for itself.
+
+    The last parts come first: of what the pass before read, caches still hold the end. What that pass only read may be
+    read before it has ended (``EARLY``).
+    """
+    unit = tl.num_programs(0) - 1 - tl.program_id(0)
+    row = (unit // PARTS).to(tl.int64)
     source, target = X + row * x_step * UNIT, OUT + row * o_step * UNIT
-    peak, total = _weights(source, SIZE, SIZE, BLOCK)
-    shift = tl.log(total)
-    for start in range(0, SIZE, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        x = tl.load(source + at, mask=at < SIZE, other=0.0).to(tl.float32) - peak
-        if LOG:
-            y = x - shift
-        else:
-            y = tl.div_rn(_exp(x), total)
-        tl.store(target + at, y, mask=at < SIZE)
+    at = unit % PARTS * (BLOCK * 4) + tl.arange(0, BLOCK)
+    a = _element(source, at, SIZE)
+    b = _element(source, at + BLOCK, SIZE)
+    c = _element(source, at + BLOCK * 2, SIZE)
+    d = _element(source, at + BLOCK * 3, SIZE)
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+    part = tl.arange(0, COUNT)
+    peaks = tl.load(PEAK + row * PARTS + part, mask=part < PARTS, other=float("-inf"))
+    totals = tl.load(TOTAL + row * PARTS + part, mask=part < PARTS, other=0.0)
+    peak = tl.max(peaks, 0)
+    total = tl.sum(tl.where(peaks == float("-inf"), 0.0, totals * _exp(peaks - peak)), 0)
+    _store_shares(target, at, a, peak, total, SIZE, LOG)
+    _store_shares(target, at + BLOCK, b, peak, total, SIZE, LOG)
+    _store_shares(target, at + BLOCK * 2, c, peak, total, SIZE, LOG)
+    _store_shares(target, at + BLOCK * 3, d, peak, total, SIZE, LOG)
+
+
+@triton.jit
+def _store_shares(target, at, x, peak, total, SIZE: tl.constexpr, LOG: tl.constexpr):
+    if LOG:
+        y = x - peak - tl.log(total)
+    else:
+        y = tl.div_rn(_exp(x - peak), total)
+    tl.store(target + at, y, mask=at < SIZE)
 
 
 @triton.jit
