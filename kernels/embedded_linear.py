@@ -43,8 +43,10 @@ def plain(x: Tensor, weight: Tensor) -> Tensor:
 def tiled(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight: Tensor, rows: int, fill: bool) -> Tensor:
     """:func:`plain` or :func:`packed` by tiles of ``rows`` rows, the last one filled up with zeros if ``fill``."""
     count = x.shape[0]
-    if count <= rows:
-        return product(_tile(x, rows if fill else count), weight)[:count]
+    if count == rows or count < rows and not fill:
+        return product(_tile(x, count), weight)
+    if count < rows:
+        return product(_tile(x, rows), weight)[:count]
     parts = [product(_tile(part, rows if fill else len(part)), weight) for part in x.split(rows)]
     return torch.cat(parts)[:count]
 

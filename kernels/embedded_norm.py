@@ -20,9 +20,11 @@ LANES, BLOCK = 64, 16384
 def rms_norm(x: Tensor, weight: Tensor, eps: float, own: bool) -> Tensor:
     """``x[M, H]`` over its root mean square, times ``weight[H]``, by torch's ``own`` norm or composed; in fp32, rounded
     once to x's type."""
+    if own and x.dtype == weight.dtype == torch.float32:
+        return torch.rms_norm(x, weight.shape, weight, eps)
     wide, scale = x.float(), weight.float()
     if own:
-        return functional.rms_norm(wide, (x.shape[1],), scale, eps).to(x.dtype)
+        return torch.rms_norm(wide, weight.shape, scale, eps).to(x.dtype)
     square = wide.square()
     mean = square.mean(-1, keepdim=True) if x.device.type == "cpu" else _sum(square) / x.shape[1]
     return (wide * torch.rsqrt(mean + eps) * scale).to(x.dtype)

@@ -85,7 +85,7 @@ def attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, parts: Sequence[Part]
         own = q if part.rows is None else q[part.rows]
         own = own.unsqueeze(2) if part.count == len(own) else own.transpose(0, 1).unsqueeze(0)
         if part.where is None:
-            keys, values = (_view(pages, part) for pages in (k_pages, v_pages))
+            keys, values = _view(k_pages, part), _view(v_pages, part)
         else:
             keys, values = (pages.view(part.count, -1, *k_pages.shape[2:])[:, :part.length].transpose(1, 2)
                             for pages in _gathered(k_pages, v_pages, part.where, part.count * part.length))
@@ -100,9 +100,9 @@ def attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, parts: Sequence[Part]
 
 def _view(pages: Tensor, part: Part) -> Tensor:
     """Keys or values of a part's requests where they are, ``[count, kv_heads, length, hd]``."""
-    _, token, head, element = pages.stride()
-    _, _, kv_heads, dim = pages.shape
-    return pages.as_strided((part.count, kv_heads, part.length, dim), (part.apart * token, head, token, element),
+    kv_heads, dim = pages.shape[2:]
+    token = kv_heads * dim
+    return pages.as_strided((part.count, kv_heads, part.length, dim), (part.apart * token, dim, token, 1),
                             pages.storage_offset() + part.begin * token)
 
 

@@ -6,9 +6,16 @@ import random
 
 import pytest
 
-pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
 
-from detent.engines.embedded.places import Places
+from detent.engines.embedded.cache import Cache  # noqa: E402
+from detent.engines.embedded.config import Config, Limits  # noqa: E402
+from detent.engines.embedded.places import Places  # noqa: E402
+from detent.engines.embedded.scheduler import Scheduler, Sequence  # noqa: E402
+from detent.engines.interface import Request  # noqa: E402
+
+CONFIG = Config("none", "llama", vocabulary=8, hidden=8, layers=1, heads=1, kv_heads=1, head_dim=2, intermediate=8,
+                context=512)
 
 
 def begin(places: Places, taken: int, room: int) -> list[int]:
@@ -118,3 +125,30 @@ def test_random_use(seed: int) -> None:
             if len(pages) == 1:
                 running.append(pages)
         assert places.free == 60 - len(held)
+
+
+def test_the_engines_requests_lie_one_after_the_other() -> None:
+    """Of four that begin together, and of one that begins where an earlier one ended."""
+    limits = Limits(max_seqs=8, budget=256, context=512, page=16, pages=64)
+    cache = Cache(CONFIG, limits, torch.device("cpu"), torch.float32, "a")
+    scheduler = Scheduler(limits)
+
+    def add(number: int) -> None:
+        prompt = tuple(1000 * number + place for place in range(40))
+        scheduler.waiting.append(Sequence(number, Request(prompt, 64), 0.0, 0))
+
+    def step(times: int) -> None:
+        for _ in range(times):
+            for piece in scheduler.plan(cache, "t"):
+                scheduler.advance(piece, cache)
+                piece.sequence.tokens.append(0)
+
+    for number in range(4):
+        add(number)
+    step(20)
+    scheduler.finish(scheduler.running[1], cache)
+    add(4)
+    step(30)
+    tables = [sequence.pages for sequence in scheduler.running]
+    assert [len(pages) for pages in tables] == [6, 6, 6, 5] and all(map(consecutive, tables))
+    assert [pages[0] for pages in tables[:3]] == [0, 14, 21] and tables[3][0] == 28
