@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Tensor = Any  # torch.Tensor
 
 SOURCES = ("attention_split_sm90.cu", *(f"attention_split_{part}.cuh" for part in (
-    "sm90", "work", "rows", "combine", "launch")))
+    "sm90", "work", "fetch", "rows", "combine", "launch")))
 _folder = folder  # libraries lie there
 WARPGROUP_ROWS = 64  # rows of one MMA; a request with more than fit is prefilled
 

@@ -115,13 +115,18 @@ cudaError_t counters(int device, void* stream, int** found) {
   return made;
 }
 
-template <bool PREFILL>
+// Pages shorter than this are gathered. The copy engine's copies of a block, one a page and 64 columns, are issued at
+// some 65 clocks each by four warps; from 4 tokens a page on they take no longer than memory.
+constexpr int GATHERED_BELOW = 4;
+
+template <bool PREFILL, bool GATHER>
 cudaError_t launch_attend(const Call& c, Params& p, const CUtensorMap& k, const CUtensorMap& v, int64_t units, int sms,
                           int* taken) {
   static bool ready[64] = {};
   if (!ready[c.device % 64]) {
     const cudaError_t error =
-        cudaFuncSetAttribute(attend<PREFILL>, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan<PREFILL>::BYTES);
+        cudaFuncSetAttribute(attend<PREFILL, GATHER>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             Plan<PREFILL>::BYTES);
     if (error != cudaSuccess) return error;
     ready[c.device % 64] = true;
   }
@@ -130,7 +135,7 @@ cudaError_t launch_attend(const Call& c, Params& p, const CUtensorMap& k, const 
   if (map_queries(&q, c, p.box_tokens) != 0) return cudaErrorInvalidValue;
   const int64_t grid = units * c.kv_heads < sms ? units * c.kv_heads : sms;
   p.taken = !PREFILL && units * c.kv_heads > sms ? taken : nullptr;
-  return launch(attend<PREFILL>, grid, Plan<PREFILL>::THREADS, Plan<PREFILL>::BYTES, c.stream, q, k, v, p);
+  return launch(attend<PREFILL, GATHER>, grid, Plan<PREFILL>::THREADS, Plan<PREFILL>::BYTES, c.stream, q, k, v, p);
 }
 
 }  // namespace
@@ -172,14 +177,24 @@ extern "C" int detent_attention_split(const Call* call) {
   p.short_q = c.short_q;
   p.tile_tokens = WG_ROWS / c.group;
   p.scale = c.scale;
+  p.k = static_cast<const char*>(c.k);
+  p.v = static_cast<const char*>(c.v);
+  p.k_page = c.k_page * 2;
+  p.k_token = c.k_token * 2;
+  p.k_head = c.k_head * 2;
+  p.v_page = c.v_page * 2;
+  p.v_token = c.v_token * 2;
+  p.v_head = c.v_head * 2;
+  const bool gather = c.page < GATHERED_BELOW;
   if (c.max_queries > c.short_q) {
     const int tile = 2 * p.tile_tokens;
     const int64_t units = int64_t(c.batch) * ((c.max_queries + tile - 1) / tile);
-    error = launch_attend<true>(c, p, k, v, units, sms, nullptr);
+    error = (gather ? launch_attend<true, true> : launch_attend<true, false>)(c, p, k, v, units, sms, nullptr);
     if (error != cudaSuccess) return error;
   }
   if (c.short_q == 0) return cudaSuccess;
-  error = launch_attend<false>(c, p, k, v, int64_t(c.batch) * c.splits, sms, taken);
+  const int64_t units = int64_t(c.batch) * c.splits;
+  error = (gather ? launch_attend<false, true> : launch_attend<false, false>)(c, p, k, v, units, sms, taken);
   if (error != cudaSuccess || c.splits == 1) return error;
   const int64_t warps = int64_t(c.batch) * c.short_q * c.kv_heads * c.group * (D / 32);
   return launch(combine, (warps + 3) / 4, 128, 0, c.stream, p);

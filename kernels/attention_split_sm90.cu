@@ -7,17 +7,18 @@
 // bits cannot tell which kernel made them. What a path leaves out, it leaves out exactly: masks that hide nothing,
 // factors of one, sums with zero (finish() makes -0 and 0 alike).
 //
-// A warpgroup fetches through the tensor copy engine, page by page and ahead across items of work; one warpgroup (split
-// kernel) or two (prefill) compute. Inside a warpgroup the next block's scores are
+// A warpgroup fetches through the tensor copy engine, page by page (or, where pages are very short, token by token) and
+// ahead across items of work; one warpgroup (split kernel) or two (prefill) compute. Inside a warpgroup the next block's scores are
 // computed during this block's softmax.
 
+#include "attention_split_fetch.cuh"
 #include "attention_split_rows.cuh"
 
 namespace {
 
 // ---- a consumer warpgroup ------------------------------------------------------------------------------------
 
-template <bool PREFILL>
+template <bool PREFILL, bool GATHER>
 struct Consumer {
   using P = Plan<PREFILL>;
   const Params& p;
@@ -35,6 +36,12 @@ struct Consumer {
 
   DEVICE uint32_t k_tile(int at) const { return shared + P::K_AT + at * KV_BYTES; }
   DEVICE uint32_t v_tile(int at) const { return shared + P::V_AT + at * KV_BYTES; }
+
+  // What ordinary copies brought is for the MMA only behind a fence.
+  DEVICE static void wait_full(uint64_t* full, int parity) {
+    barrier_wait(shared_address(full), parity);
+    if (GATHER) fence_async_proxy();
+  }
 
   DEVICE void mask(Scores& s, int start, const int (&position)[2]) const {
     const int column = start + thread % 4 * 2;
@@ -121,7 +128,7 @@ struct Consumer {
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) acc[i / (PART / 2)][i % (PART / 2)] = 0.0f;
     } else {
-      barrier_wait(shared_address(&bars->k_full[stage]), parity);
+      wait_full(&bars->k_full[stage], parity);
       issue_scores(s, q, k_tile(stage));
       mma_wait<0>();
       settle(s);
@@ -136,9 +143,9 @@ struct Consumer {
       for (start += BN; start < item.end; start += BN) {
         const int v_stage = stage, v_parity = parity;
         next_stage();
-        barrier_wait(shared_address(&bars->k_full[stage]), parity);
+        wait_full(&bars->k_full[stage], parity);
         issue_scores(s, q, k_tile(stage));
-        barrier_wait(shared_address(&bars->v_full[v_stage]), v_parity);
+        wait_full(&bars->v_full[v_stage], v_parity);
         issue_values(acc, w, v_tile(v_stage), add);
         mma_wait<1>();
         settle(s);
@@ -167,7 +174,7 @@ struct Consumer {
         add = !turned;
         pack(w, s);
       }
-      barrier_wait(shared_address(&bars->v_full[stage]), parity);
+      wait_full(&bars->v_full[stage], parity);
       if (start > item.length) clear_values(BN - (start - item.length));
       issue_values(acc, w, v_tile(stage), add);
       mma_wait<0>();
@@ -226,7 +233,7 @@ struct Consumer {
   }
 };
 
-template <bool PREFILL>
+template <bool PREFILL, bool GATHER>
 __global__ void __launch_bounds__(Plan<PREFILL>::THREADS, 1)
     attend(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
            const __grid_constant__ CUtensorMap v, const __grid_constant__ Params p) {
@@ -243,8 +250,8 @@ __global__ void __launch_bounds__(Plan<PREFILL>::THREADS, 1)
       barrier_init(shared_address(&bars.q_empty[i]), 128 * P::GROUPS);
     }
     for (int i = 0; i < 4; ++i) {
-      barrier_init(shared_address(&bars.k_full[i]), 4);  // the fetching warps
-      barrier_init(shared_address(&bars.v_full[i]), 4);
+      barrier_init(shared_address(&bars.k_full[i]), GATHER ? 128 : 4);  // the fetching threads, or their warps
+      barrier_init(shared_address(&bars.v_full[i]), GATHER ? 128 : 4);
       barrier_init(shared_address(&bars.k_empty[i]), 4 * P::GROUPS);
       barrier_init(shared_address(&bars.v_empty[i]), 4 * P::GROUPS);
     }
@@ -259,17 +266,17 @@ __global__ void __launch_bounds__(Plan<PREFILL>::THREADS, 1)
   if constexpr (PREFILL) {
     if (threadIdx.x < 128) {
       registers_down<56>();
-      Producer<PREFILL>(p, &q, &k, &v, shared, &bars, items, tickets).run();
+      Producer<PREFILL, GATHER>(p, &q, &k, &v, shared, &bars, items, tickets).run();
     } else {
       registers_up<224>();
       const int wg = threadIdx.x / 128 - 1;
-      Consumer<PREFILL>{p, shared, shared_bytes, &bars, items, wg, static_cast<int>(threadIdx.x % 128)}.run();
+      Consumer<PREFILL, GATHER>{p, shared, shared_bytes, &bars, items, wg, static_cast<int>(threadIdx.x % 128)}.run();
     }
   } else {
     if (threadIdx.x >= 128) {
-      Producer<PREFILL>(p, &q, &k, &v, shared, &bars, items, tickets).run();
+      Producer<PREFILL, GATHER>(p, &q, &k, &v, shared, &bars, items, tickets).run();
     } else {
-      Consumer<PREFILL>{p, shared, shared_bytes, &bars, items, 0, static_cast<int>(threadIdx.x)}.run();
+      Consumer<PREFILL, GATHER>{p, shared, shared_bytes, &bars, items, 0, static_cast<int>(threadIdx.x)}.run();
     }
   }
 }

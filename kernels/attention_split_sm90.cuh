@@ -79,15 +79,38 @@ DEVICE void copy_box4(uint32_t to, const CUtensorMap* map, uint32_t bar, int c0,
       : "memory");
 }
 
+constexpr uint64_t EVICT_FIRST = 0x12f0000000000000;  // createpolicy.fractional.L2::evict_first, whole
+
 // As copy_box4, for what is read once: the second-level cache gives it up first.
 DEVICE void stream_box4(uint32_t to, const CUtensorMap* map, uint32_t bar, int c0, int c1, int c2, int c3) {
-  constexpr uint64_t EVICT_FIRST = 0x12f0000000000000;  // createpolicy.fractional.L2::evict_first, whole
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
       "[%1, {%3, %4, %5, %6}], [%2], %7;"
       ::"r"(to), "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(EVICT_FIRST)
       : "memory");
 }
+
+// ---- ordinary asynchronous copies, through the generic proxy ----------------------------------------------------
+
+// 16 bytes, or as many zeros. STREAM: the second-level cache gives them up first.
+template <bool STREAM>
+DEVICE void copy_unit(uint32_t to, const void* from, bool there) {
+  const int bytes = there ? 16 : 0;
+  if (STREAM) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;"
+                 ::"r"(to), "l"(from), "r"(bytes), "l"(EVICT_FIRST)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  }
+}
+
+// Has the thread arrive once all copies that it has issued are there.
+DEVICE void arrive_with_copies(uint32_t bar) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
+
+DEVICE void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- warpgroup MMA -------------------------------------------------------------------------------------------
 

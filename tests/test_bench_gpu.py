@@ -112,6 +112,18 @@ def test_bounds_of_attention() -> None:
     assert found["decode, head dim 64, best stride over FA3, worst case"].met is None
 
 
+def test_pages_of_one_token_beside_longer_ones() -> None:
+    record = Record(None, ENVIRONMENT)
+    for group, ours in (("decode hd 128", 10.0), ("decode hd 128 page 1", 12.0)):
+        record.add(case("b32 c8192 32/8", group), times(12, 16, ours, ours + 1))
+    found = {bound.what: bound for bound in attention.bounds(record) if "page" in bound.what}
+    over_fa3, over_longer = found.values()
+    assert over_fa3.value == pytest.approx(1.0) and over_longer.value == pytest.approx(1.2)
+    assert list(found)[1] == "decode hd 128, page size 1 over 16, worst case" and over_longer.must is None
+    record.rows["attention/decode hd 128/b32 c8192 32/8"].code = "other"  # times of other code are not compared
+    assert [bound.what for bound in attention.bounds(record) if "over 16" in bound.what] == []
+
+
 def test_bounds_of_gemm() -> None:
     record = Record(None, ENVIRONMENT)
     for model, deep, triton in (("llama-3.1-8b", 11.0, 12.0), ("qwen3-30b-a3b", 9.0, 8.0)):

@@ -16,6 +16,7 @@ from detent.kernels.attention_split import HEAD_DIMS, attention_split
 STRIDES = (256, 512, 2048, 16384) if GPU else (256,)
 GROUPS = (1, 4, 5, 8) if GPU else (4,)
 PAGES = (1, 16, 64)
+ANY_PAGE = (1, 1, 2, 4, 8, 16, 64)
 TOKENS = 2600 if GPU else 330
 KV_HEADS = 2 if GPU else 1
 
@@ -65,7 +66,7 @@ def test_neighbours_change_nothing(dim: int) -> None:
         draw = random.Random(seed)
         batch = mine + theirs * draw.randint(0, 2)
         draw.shuffle(batch)
-        got = Batch(batch, draw.choice(PAGES), seed).run(stride)
+        got = Batch(batch, draw.choice(ANY_PAGE), seed).run(stride)
         for (owner, used, queries), rows in zip(batch, got, strict=True):
             if owner is request:
                 assert_same(rows, want[used - queries : used], f"{queries} tokens before {used}, batch {seed}")
@@ -169,17 +170,36 @@ def test_random_batches(dim: int, seed: int) -> None:
     draw = random.Random(1000 * dim + seed)
     tokens, stride, group = draw.randint(300, 3000), draw.choice((256, 512, 768, 1024, 4096)), draw.randint(1, 16)
     owners = [stream(tokens, KV_HEADS, group, dim, seed=draw.randrange(1 << 30)) for _ in range(2)]
-    want = [whole(owner, stride, draw.choice(PAGES)) for owner in owners]
+    want = [whole(owner, stride, draw.choice(ANY_PAGE)) for owner in owners]
     for _ in range(3):
         chosen = []
         for _ in range(draw.randint(1, 40)):
             owner, used = draw.randrange(2), draw.randint(1, tokens)
             chosen.append((owner, used, min(used, draw.choice((0, 1, 1, 1, 2, 4, draw.randint(1, 60), 200)))))
-        batch = Batch([(owners[owner], used, queries) for owner, used, queries in chosen], draw.choice(PAGES), seed)
+        batch = Batch([(owners[owner], used, queries) for owner, used, queries in chosen], draw.choice(ANY_PAGE), seed)
         surplus = -(-batch.longest // stride) + draw.choice((0, 1, 9))
         got = batch.run(stride, splits=max(2, surplus), max_q=batch.longest_q + draw.choice((0, 0, 5, 100)))
         expected = torch.cat([want[owner][used - queries : used] for owner, used, queries in chosen])
         assert_same(torch.cat(got), expected, f"stride {stride}, (stream, tokens, queries) {chosen}")
+
+
+@pytest.mark.skipif(not GPU, reason="the interpreter fetches all pages alike")
+@pytest.mark.parametrize("dim", HEAD_DIMS)
+def test_short_pages_of_a_slice_of_a_wider_cache(dim: int) -> None:
+    """Gathered from rows that lie apart, and more than once: what a ring's slot held before must not show."""
+    request = stream(2500, KV_HEADS, 4, dim, seed=dim)
+    want = whole(request, 512)
+    for page in (1, 2):
+        for queries in (1, 3, 300):
+            batch = Batch([(request, used, min(used, queries)) for used in (2500, 129, 2371, 1, 640)], page, seed=page)
+            for name in ("k_cache", "v_cache"):
+                wide = torch.full((*batch.arrays[name].shape[:3], 2 * dim), math.nan, device=DEVICE, dtype=DTYPE)
+                wide[..., dim:] = batch.arrays[name]
+                batch.arrays[name] = wide[..., dim:]
+            for _ in range(3):
+                got = torch.cat(batch.run(512))
+                expected = torch.cat([want[used - count : used] for _, used, count in batch.requests])
+                assert_same(got, expected, f"page {page}, {queries} queries")
 
 
 @pytest.mark.skipif(not GPU, reason="streams need a GPU")

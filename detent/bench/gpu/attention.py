@@ -25,6 +25,10 @@ LAYOUTS = ((32, 8), (32, 4))
 BATCHES, CONTEXTS = (1, 8, 32, 128), (1024, 1025, 8192, 8193, 32768, 32769)
 PREFILLS = ((2048, 2048), (8192, 8192), (32768, 8192))
 """KV tokens and query tokens of one request."""
+SHORT_PAGE = 1
+"""Another page size, which some engines have; FA3 then fetches token by token as well."""
+SHORT_PAGES = ((8, 8192, 1), (32, 1024, 1), (32, 8192, 1), (1, 8192, 8192))
+"""Batch, context and queries at that page size."""
 SINGLE_DIM = 128
 BANDWIDTH_AT = "b32 c8192 32/8"
 
@@ -32,21 +36,22 @@ BANDWIDTH_AT = "b32 c8192 32/8"
 class Shape:
     """Requests with ``context`` cached tokens, the last ``queries`` of them asked, in random pages of one pool."""
 
-    def __init__(self, batch: int, context: int, queries: int, heads: int, kv_heads: int, dim: int) -> None:
+    def __init__(self, batch: int, context: int, queries: int, heads: int, kv_heads: int, dim: int,
+                 page: int = PAGE) -> None:
         import torch
 
-        width = -(-context // PAGE)
+        width = -(-context // page)
         self.bytes = 4 * batch * context * kv_heads * dim
         rounds = max(1, min(16, COLD // self.bytes))
         pages = rounds * batch * width
-        self.k, self.v = (torch.randn(pages, PAGE, kv_heads, dim, device="cuda", dtype=torch.bfloat16)
+        self.k, self.v = (torch.randn(pages, page, kv_heads, dim, device="cuda", dtype=torch.bfloat16)
                           for _ in range(2))
         self.tables = torch.randperm(pages, device="cuda").to(torch.int32).reshape(rounds, batch, width)
         self.q = torch.randn(batch * queries, heads, dim, device="cuda", dtype=torch.bfloat16)
         self.cu = torch.arange(batch + 1, device="cuda", dtype=torch.int32) * queries
         self.used = torch.full((batch,), context, device="cuda", dtype=torch.int32)
         self.out = torch.empty_like(self.q)
-        self.batch, self.context, self.queries = batch, context, queries
+        self.batch, self.context, self.queries, self.page = batch, context, queries, page
         self.heads, self.kv_heads, self.dim = heads, kv_heads, dim
 
     def split(self, stride: int) -> Callable[[int], Any]:
@@ -65,7 +70,7 @@ class Shape:
         ops = torch.ops._vllm_fa3_C
         ready = ops.get_scheduler_metadata(
             self.batch, self.queries, self.context, self.heads, self.kv_heads, self.dim, self.dim, torch.bfloat16,
-            self.used, self.cu, None, None, None, None, PAGE, 0, True, -1, -1, False, splits, None, 0)
+            self.used, self.cu, None, None, None, None, self.page, 0, True, -1, -1, False, splits, None, 0)
 
         def call(turn: int) -> Any:
             return ops.fwd(
@@ -86,8 +91,9 @@ class Shape:
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """Decode and prefill of head dim 128, then fewer shapes of the others."""
-    if "fa3" in options.libraries:
+    """Decode and prefill of head dim 128, then fewer shapes of the others and of pages of one token."""
+    fa3 = "fa3" in options.libraries
+    if fa3:
         import torch
 
         torch.ops.load_library(options.libraries["fa3"])
@@ -96,10 +102,19 @@ def cases(options: Options) -> Iterator[Case]:
         for heads, kv_heads in LAYOUTS[:1] if few else LAYOUTS:
             shapes = [(b, c, 1) for b in (BATCHES[:3] if few else BATCHES) for c in ((1024, 8192) if few else CONTEXTS)]
             for batch, context, queries in [*shapes, *((1, context, queries) for context, queries in PREFILLS)]:
-                kind = "decode" if queries == 1 else "prefill"
-                name = f"b{batch} c{context}" + (f" q{queries}" if queries > 1 else "") + f" {heads}/{kv_heads}"
-                yield Shape(batch, context, queries, heads, kv_heads, dim).case(
-                    f"{kind} hd {dim}", name, "fa3" in options.libraries)
+                kind, name = _named(batch, context, queries, heads, kv_heads)
+                yield Shape(batch, context, queries, heads, kv_heads, dim).case(f"{kind} hd {dim}", name, fa3)
+    heads, kv_heads = LAYOUTS[0]
+    for batch, context, queries in SHORT_PAGES:
+        kind, name = _named(batch, context, queries, heads, kv_heads)
+        yield Shape(batch, context, queries, heads, kv_heads, SINGLE_DIM, SHORT_PAGE).case(
+            f"{kind} hd {SINGLE_DIM} page {SHORT_PAGE}", name, fa3)
+
+
+def _named(batch: int, context: int, queries: int, heads: int, kv_heads: int) -> tuple[str, str]:
+    """A shape's kind and its case's name."""
+    what = f" q{queries}" if queries > 1 else ""
+    return "prefill" if what else "decode", f"b{batch} c{context}{what} {heads}/{kv_heads}"
 
 
 def bounds(record: Record) -> Iterator[Bound]:
@@ -108,6 +123,8 @@ def bounds(record: Record) -> Iterator[Bound]:
         found = list(_figures(record, dim))
         yield from (replace(bound, must=None, aim=None) if dim != SINGLE_DIM else bound for bound in found
                     if dim == SINGLE_DIM or bound.value is not None)
+    for kind in ("decode", "prefill"):
+        yield from _short_pages(record, f"{kind} hd {SINGLE_DIM}")
 
 
 def _figures(record: Record, dim: int) -> Iterator[Bound]:
@@ -126,6 +143,21 @@ def _figures(record: Record, dim: int) -> Iterator[Bound]:
     row = record.rows.get(f"attention/decode hd {dim}/{BANDWIDTH_AT}")
     yield Bound(f"decode bandwidth, head dim {dim}, {BANDWIDTH_AT}, of the copy's",
                 row.floor_us / row.best[1] if row else None, 0.91, 0.97, row.best[0] if row else "", least=True)
+
+
+def _short_pages(record: Record, group: str) -> Iterator[Bound]:
+    """Pages of one token, over FA3 and over our own with pages of 16."""
+    rows = record.of("attention", f"{group} page {SHORT_PAGE}")
+    beside = [row for row in rows if row.stock]
+    if beside:
+        worst = max(beside, key=lambda row: row.ratio() or 0.0)
+        yield Bound(f"{group}, page size {SHORT_PAGE}, best stride over FA3, worst case", worst.ratio(), None, None,
+                    f"{worst.name}, {worst.best[0]}")
+    longer = [(row.best[1] / other.best[1], row.name) for row in rows
+              if (other := record.rows.get(f"attention/{group}/{row.name}")) is not None and other.code == row.code]
+    if longer:
+        value, name = max(longer)
+        yield Bound(f"{group}, page size {SHORT_PAGE} over {PAGE}, worst case", value, None, None, name)
 
 
 def _at(row: Any, stride: int) -> float:
