@@ -44,7 +44,7 @@ def attention_cpu(model: Model, machine: Machine, embedded: Embedded, limits: Li
     assume(call.max_seqlen_q <= call.total_k)
 
     query_rows = knob("query_rows", TILES, default=full_tile(model))
-    split_stride = knob("split_stride", STRIDES, default=128)
+    split_stride = knob("split_stride", STRIDES, default=256)
     measured = embedded.attention[row_for(embedded.attention, cdiv(call.total_k, call.b))]
     always = knob("always_split", (False, True), default=True)
     split = always or call.max_seqlen_q == 1 and call.b >= machine.cores * measured["requests"]

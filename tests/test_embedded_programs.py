@@ -69,10 +69,10 @@ def test_attention_follows_requests_keys_and_cores() -> None:
     def kernel(b: int, max_q: int, total_k: int, cores: int = 2) -> str:
         records = fact_records(attention_cpu, changed(DENSE, embedded={"attention": table}, machine={"cores": cores}))
         always, never = run(attention_cpu, records, b=b, max_seqlen_q=max_q, total_k=total_k)
-        assert always == {"kernel": "split", "query_rows": 2, "split_stride": 128} and not never
+        assert always == {"kernel": "split", "query_rows": 2, "split_stride": 256} and not never
         with knobs(always_split=False):
             found, broken = run(attention_cpu, records, b=b, max_seqlen_q=max_q, total_k=total_k)
-        assert found["query_rows"] == 2 and found["split_stride"] == 128
+        assert found["query_rows"] == 2 and found["split_stride"] == 256
         assert [v.message for v in broken] == ([] if found["kernel"] == "split" else [
             "what torch adds up at once hangs on the step's keys and queries"])
         return str(found["kernel"])
@@ -116,7 +116,7 @@ def test_norm_takes_rows_of_every_head() -> None:
 def test_solutions(documents: dict[str, Any]) -> None:
     assert {name: [pin["name"] for pin in d["pins"]] for name, d in documents.items() if name != "norm-cpu"} == {
         "attention-cpu": [], "gemm-cpu": ["rows"], "moe-cpu": []}
-    assert documents["attention-cpu"]["default"] == {"always_split": True, "query_rows": 4, "split_stride": 128}
+    assert documents["attention-cpu"]["default"] == {"always_split": True, "query_rows": 4, "split_stride": 256}
     default = documents["gemm-cpu"]["default"]
     assert default["fill"] is False and all(load(EXPERTS).facts["embedded"]["gemm"][default["rows"]].values())
     assert Repin(documents["gemm-cpu"])(default)(3)["rows"] == 1024

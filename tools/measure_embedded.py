@@ -42,7 +42,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MOST = {"logits": 32}
 """Rows up to which a layer is measured; more do as these."""
 REQUESTS, LENGTHS, NEVER = (1, 2, 4, 8, 16), (32, 128, 512), 1024
-STRIDE, TILE, CORES = 128, 2, 2
+STRIDE, TILE, CORES = 256, 2, 2
 OUTPUTS, ANSWER = 8, 64
 """Output tokens of a request that decodes, and those that it asked for."""
 MARGIN, NEAR_BEST, NEAR_TORCH = 0.03, 1.05, 1.10
