@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Tensor = Any  # torch.Tensor; torch is imported only where a kernel is launched
 
 IMPLEMENTATIONS = ("deep_gemm", "triton")
+FASTEST = "fastest"  # of the two, where their bits were shown to be the same
 GEOMETRIC = 0  # the grid whose steps grow with the number of rows
 PADDINGS = (1, 8, 16, 32, 64, 128, 256, 512, GEOMETRIC)
 ALIGNMENT = 8  # elements in 16 bytes: the copy engine's strides
@@ -49,6 +50,7 @@ def gemm(
     *,
     padding: int,
     implementation: str | None = None,
+    early: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
     """``x`` (rows, K) times ``weight`` (N, K) transposed: (rows, N). All bf16, accumulated in fp32, rounded once.
@@ -56,7 +58,10 @@ def gemm(
     ``padding`` is one of ``PADDINGS``. Where DeepGEMM's count is larger than ``rows``, it computes rows behind the
     last and nobody sees them: it reads what lies behind ``x`` in its storage if there is room, else a copy of ``x``,
     and writes a larger result of which the first rows are returned (with ``out`` they are copied there). Triton needs
-    no padding and ignores it. ``implementation`` None: ``implementation()``.
+    no padding and ignores it. ``implementation`` None: ``implementation()``. ``"fastest"``: by a measured table for the
+    shapes of which a GPU showed that both have the same bits (``gemm_fastest``), with those versions; for all others
+    the one that would be taken anyway, for any number of rows. ``early``: DeepGEMM's kernel may start while the one
+    before it ends, and waits for it before it reads (Triton's always does).
 
     K is contiguous in both, N in ``out``; rows begin at multiples of 16 bytes, so K and N are multiples of 8, and N is
     at least 16. Raises ``ValueError``, before anything is launched, for what is not taken; ``ImportError`` without
@@ -65,6 +70,8 @@ def gemm(
     """
     device = _device()
     chosen = _default() if implementation is None else implementation
+    if chosen == FASTEST:
+        chosen = _fastest(x, weight, padding)
     rows, n = _check(x, weight, out, padding, chosen)
     torch = device.torch
     x, out = _row(x), None if out is None else _row(out)
@@ -79,10 +86,10 @@ def gemm(
     count = padded(rows, padding)
     if count == rows:
         out = torch.empty((rows, n), dtype=x.dtype, device=x.device) if out is None else out
-        device.deep.run(x, weight, out)
+        device.deep.run(x, weight, out, early)
         return out
     result = torch.empty((count, n), dtype=x.dtype, device=x.device)
-    device.deep.run(_lengthened(torch, x, count), weight, result)
+    device.deep.run(_lengthened(torch, x, count), weight, result, early)
     if out is None:
         return result[:rows]
     out.copy_(result[:rows])
@@ -107,24 +114,50 @@ def _lengthened(torch: Any, x: Tensor, count: int) -> Tensor:
 
 @functools.cache
 def implementation() -> str:
-    """``"deep_gemm"`` (on Hopper GPUs, where DeepGEMM and nvcc are found) or ``"triton"``; ``DETENT_GEMM`` overrules.
+    """``"deep_gemm"`` (on Hopper GPUs, where DeepGEMM and nvcc are found) or ``"triton"``; ``DETENT_GEMM`` overrules,
+    also with ``"fastest"``.
 
-    One process uses one of them for everything, and a commitment tuple names it.
+    One process uses one of these for everything, and a commitment tuple names it.
     """
+    chosen, known = os.environ.get("DETENT_GEMM"), (*IMPLEMENTATIONS, FASTEST)
+    _refuse(chosen not in (None, "", *known), f"DETENT_GEMM={chosen} is none of {known}")
+    return chosen or _found()
+
+
+def _found() -> str:
     import torch  # type: ignore[import-not-found, unused-ignore]
 
     from detent.kernels import gemm_deep
 
-    chosen = os.environ.get("DETENT_GEMM")
-    _refuse(chosen not in (None, "", *IMPLEMENTATIONS), f"DETENT_GEMM={chosen} is none of {IMPLEMENTATIONS}")
-    if chosen:
-        return chosen
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
     return "deep_gemm" if hopper and gemm_deep.available() else "triton"
 
 
 def _default() -> str:
     return implementation()
+
+
+def _fastest(x: Tensor, weight: Tensor, padding: int) -> str:
+    """The table's choice for operands that are matrices; where it has none, the one for all numbers of rows."""
+    from detent.kernels import gemm_fastest
+
+    if x.dim() != 2 or weight.dim() != 2 or padding not in PADDINGS or not _compared():
+        return _found()
+    return gemm_fastest.choice(int(x.shape[0]), *map(int, weight.shape), padding) or _found()
+
+
+@functools.cache
+def _compared() -> bool:
+    """Whether both implementations are here, as they were when their bits were compared."""
+    import torch
+    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    from detent.kernels import gemm_deep, gemm_fastest
+
+    if _found() != "deep_gemm":
+        return False
+    return gemm_fastest.comparable({"torch": str(torch.__version__), "triton": triton.__version__,
+                                    "cuda": torch.version.cuda, "deep_gemm": gemm_deep.version()})
 
 
 class _Device(NamedTuple):

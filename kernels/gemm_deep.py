@@ -143,9 +143,28 @@ def module() -> Any:
     return importlib.import_module(name)
 
 
-def run(x: Tensor, weight: Tensor, out: Tensor) -> None:
-    """``out = x weight^T`` for checked arguments, on the current stream."""
-    module().bf16_gemm_nt(x, weight, out)
+def version() -> str:
+    """DeepGEMM's, or "" where it does not say."""
+    return str(getattr(module(), "__version__", ""))
+
+
+def run(x: Tensor, weight: Tensor, out: Tensor, early: bool = False) -> None:
+    """``out = x weight^T`` for checked arguments, on the current stream. ``early``: as a programmatic dependent launch.
+
+    ``ValueError`` where this DeepGEMM has no such launch.
+    """
+    deep = module()
+    if not early:
+        deep.bf16_gemm_nt(x, weight, out)
+        return
+    if not hasattr(deep, "set_pdl"):
+        raise ValueError(f"gemm: DeepGEMM {version()} launches nothing early: it has no set_pdl")
+    before = deep.get_pdl()
+    deep.set_pdl(True)  # for the whole process: others' calls find it as they left it
+    try:
+        deep.bf16_gemm_nt(x, weight, out)
+    finally:
+        deep.set_pdl(before)
 
 
 def compile_all(

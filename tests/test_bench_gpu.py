@@ -127,15 +127,18 @@ def test_pages_of_one_token_beside_longer_ones() -> None:
 def test_bounds_of_gemm() -> None:
     record = Record(None, ENVIRONMENT)
     for model, deep, triton in (("llama-3.1-8b", 11.0, 12.0), ("qwen3-30b-a3b", 9.0, 8.0)):
-        arms = ("cublas", "deep 1", "triton")
+        arms = ("cublas", "deep 1", "triton", "early 1", "fastest 1")
         record.add(Case("gemm", model, "m1 8x8", dict.fromkeys(arms, lambda turn: None), arms[:1], arms[1:], 5.0,
-                        "bytes"), {"cublas": 10.0, "deep 1": deep, "triton": triton})
+                        "bytes"),
+                   {"cublas": 10.0, "deep 1": deep, "triton": triton, "early 1": deep * 0.7, "fastest 1": triton})
     found = {bound.what: bound for bound in gemm.bounds(record)}
     every = found["gemm over cuBLAS, geometric mean, best padding"]
     assert every.value == pytest.approx(geometric_mean([1.1, 0.9])) and every.met and every.detail == "2 cases"
     assert found["gemm, the faster of both over cuBLAS"].value == pytest.approx(geometric_mean([1.1, 0.8]))
     assert found["gemm over cuBLAS, llama-3.1-8b"].value == pytest.approx(1.1)
     assert found["gemm in Triton over cuBLAS"].value == pytest.approx(geometric_mean([1.2, 0.8]))
+    assert found["gemm, the table's choice over cublas"].value == pytest.approx(geometric_mean([1.2, 0.8]))
+    assert found["gemm, DeepGEMM launched early over deep 1"].value == pytest.approx(0.7)
 
 
 def test_a_bound_at_its_limit_is_met() -> None:
