@@ -25,34 +25,39 @@ PIECE = 2048  # tokens of a draw's program
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, residual: Tensor | None = None,
-             out: Tensor | None = None) -> Tensor:
+             total: Tensor | None = None, out: Tensor | None = None, warps: int | None = None) -> Tensor:
     """``x`` over the root of its mean square plus ``eps``, times ``weight``: (rows, hidden) gives (rows, hidden).
 
-    With ``residual`` (rows, hidden), ``x + residual`` rounded to its type replaces it in place, and that rounded sum is
-    what is normalised, as in vLLM's CUDA kernel: the same bits as adding first. fp32 until ``out``'s type, so the
-    weight meets no rounded value (vLLM's rounds before the weight too). ``x`` and ``residual`` of one type of
-    bf16, fp16, fp32; ``weight`` (hidden,) of any of them; ``out`` of x's type, or x itself. Raises ``ValueError``.
+    With ``residual`` (rows, hidden), ``x + residual`` rounded to its type goes to ``total``, by default in place of
+    ``residual``, and that rounded sum is what is normalised, as in vLLM's CUDA kernel: the same bits as adding first.
+    fp32 until ``out``'s type, so the weight meets no rounded value (vLLM's rounds before the weight too). ``x``,
+    ``residual`` and ``total`` of one type of bf16, fp16, fp32; ``weight`` (hidden,) of any of them; ``out`` of x's
+    type, or x itself. ``warps`` that share a row, a power of two up to 32, decide the bits. Raises ``ValueError``.
     """
     name = "rms_norm"
     device = _device()
     out = device.torch.empty_like(x) if out is None else out
-    rows, hidden = _rows(name, x, out, *(() if residual is None else (residual,)))
+    _refuse(total is not None and residual is None, name, "a total needs a residual")
+    total = residual if total is None else total
+    rows, hidden = _rows(name, x, out, *(tensor for tensor in (residual, total) if tensor is not None))
     _weight(name, x, weight, hidden)
     _refuse(hidden > MAX_HIDDEN, name, f"{hidden} columns are more than {MAX_HIDDEN}")
     _refuse(not eps >= 0.0, name, f"eps is {eps}")
+    block = _power(hidden)
+    warps = _warps(name, min(32, max(1, block // 512)) if warps is None else warps)
     if rows:
-        other = x if residual is None else residual
-        block = _power(hidden)
+        other, sums = (x, x) if residual is None else (residual, total)
         device.kernels.rms_norm_kernel[(rows,)](
-            x, other, weight, out, eps, _step(x), _step(other), _step(out), hidden, block, residual is not None,
-            num_warps=min(32, max(1, block // 512)), **device.options)
+            x, other, sums, weight, out, eps, _step(x), _step(other), _step(sums), _step(out), hidden, block,
+            residual is not None, num_warps=warps, **device.options)
     return out
 
 
-def head_norm(x: Tensor, weight: Tensor, eps: float, *, out: Tensor | None = None) -> Tensor:
+def head_norm(x: Tensor, weight: Tensor, eps: float, *, out: Tensor | None = None, warps: int = 4) -> Tensor:
     """RMS norm of each head, as Qwen3 has it on q and k: ``x`` (tokens, heads, head dim), ``weight`` (head dim,).
 
-    ``x`` may be a slice of a wider projection; ``out`` is like it, or ``x`` itself. Raises ``ValueError``.
+    ``x`` may be a slice of a wider projection; ``out`` is like it, or ``x`` itself. ``warps`` that share eight heads
+    decide the bits. Raises ``ValueError``.
     """
     name = "head_norm"
     device = _device()
@@ -63,10 +68,11 @@ def head_norm(x: Tensor, weight: Tensor, eps: float, *, out: Tensor | None = Non
     _weight(name, x, weight, size)
     _refuse(size > MAX_HEAD, name, f"head dim {size} is more than {MAX_HEAD}")
     _refuse(not eps >= 0.0, name, f"eps is {eps}")
+    _warps(name, warps)
     if tokens * heads:
         device.kernels.head_norm_kernel[(-(-tokens * heads // HEAD_ROWS),)](
             x, weight, out, eps, tokens * heads, heads, _step(x), _step(x, 1), _step(out), _step(out, 1), size,
-            _power(size), HEAD_ROWS, num_warps=4, **device.options)
+            _power(size), HEAD_ROWS, num_warps=warps, **device.options)
     return out
 
 
@@ -249,6 +255,11 @@ def _device() -> _Device:
 
 def _power(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
+
+
+def _warps(name: str, warps: int) -> int:
+    _refuse(warps not in (1, 2, 4, 8, 16, 32), name, f"{warps} warps are no power of two up to 32")
+    return warps
 
 
 def _step(x: Tensor, dim: int = 0) -> int:

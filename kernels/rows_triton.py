@@ -37,9 +37,10 @@ def _scaled(x, weight, square, eps, SIZE: tl.constexpr):
     return x * tl.div_rn(1.0, root) * weight
 
 
-@triton.jit(do_not_specialize=["x_step", "r_step", "o_step"])
+@triton.jit(do_not_specialize=["x_step", "r_step", "t_step", "o_step"])
 def rms_norm_kernel(
-    X, RESIDUAL, WEIGHT, OUT, eps, x_step, r_step, o_step, SIZE: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr,
+    X, RESIDUAL, TOTAL, WEIGHT, OUT, eps, x_step, r_step, t_step, o_step, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+    ADD: tl.constexpr,
 ):
     """One program a row."""
     row = tl.program_id(0).to(tl.int64)
@@ -47,9 +48,9 @@ def rms_norm_kernel(
     there = column < SIZE
     x = tl.load(X + row * x_step * UNIT + column, mask=there, other=0.0).to(tl.float32)
     if ADD:
-        at = RESIDUAL + row * r_step * UNIT + column
-        total = (x + tl.load(at, mask=there, other=0.0).to(tl.float32)).to(RESIDUAL.dtype.element_ty)
-        tl.store(at, total, mask=there)
+        other = tl.load(RESIDUAL + row * r_step * UNIT + column, mask=there, other=0.0).to(tl.float32)
+        total = (x + other).to(TOTAL.dtype.element_ty)
+        tl.store(TOTAL + row * t_step * UNIT + column, total, mask=there)
         x = total.to(tl.float32)  # as stored: the norm of what the next layer will read
     weight = tl.load(WEIGHT + column, mask=there, other=0.0).to(tl.float32)
     y = _scaled(x, weight, tl.sum(x * x, 0), eps, SIZE)

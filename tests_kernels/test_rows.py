@@ -42,6 +42,10 @@ def test_rms_norm_with_residual_is_adding_first(hidden: int) -> None:
         assert_same(got, rows.rms_norm(x + before, weight, 1e-6), "the norm")
         last = before[-1:].clone()
         assert_same(rows.rms_norm(x[-1:], weight, 1e-6, residual=last), got[-1:], "the last row alone")
+        kept, total = before.clone(), torch.full_like(before, math.nan)
+        assert_same(rows.rms_norm(x, weight, 1e-6, residual=kept, total=total), got, "the norm beside a total")
+        assert_same(total, residual, "the total")
+        assert_same(kept, before, "a residual that is left alone")
 
 
 @pytest.mark.parametrize(("heads", "dim"), ((32, 128), (8, 128), (1, 64), (3, 96)) if GPU else ((3, 64), (1, 96)))
@@ -119,8 +123,7 @@ def test_other_parameters_give_other_bits(monkeypatch: pytest.MonkeyPatch) -> No
         weight, x = noise(4096, seed=11), noise(64, 4096, seed=12, dtype=torch.float32)
         outs = [torch.empty_like(x) for _ in range(2)]
         for warps, out in zip((8, 2), outs, strict=True):
-            rows_triton.rms_norm_kernel[(64,)](x, x, weight, out, 1e-5, 512, 512, 512, 4096, 4096, False,
-                                               num_warps=warps, enable_fp_fusion=False)
+            rows.rms_norm(x, weight, 1e-5, out=out, warps=warps)
         assert not torch.equal(*outs)
 
 
@@ -160,6 +163,10 @@ def x(*shape: int, dtype: torch.dtype = DTYPE) -> torch.Tensor:
     (lambda: rows.rms_norm(x(1, 64).expand(3, 64), x(64), 1e-5), "apart"),
     (lambda: rows.rms_norm(x(2, 64), x(64), 1e-5, residual=x(2, 64, dtype=torch.float32)), "is not"),
     (lambda: rows.rms_norm(x(2, 64), x(64), 1e-5, out=x(3, 64)), "is not"),
+    (lambda: rows.rms_norm(x(2, 64), x(64), 1e-5, residual=x(2, 64), total=x(3, 64)), "is not"),
+    (lambda: rows.rms_norm(x(2, 64), x(64), 1e-5, total=x(2, 64)), "a total needs a residual"),
+    (lambda: rows.rms_norm(x(2, 64), x(64), 1e-5, warps=18), "18 warps"),
+    (lambda: rows.head_norm(x(2, 3, 64), x(64), 1e-5, warps=0), "0 warps"),
     (lambda: rows.head_norm(x(2, 64), x(64), 1e-5), "head dim"),
     (lambda: rows.head_norm(x(2, 1, 2048), x(2048), 1e-5), "more than"),
     (lambda: rows.silu_and_mul(x(2, 24)), "multiple of 8"),
