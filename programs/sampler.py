@@ -2,13 +2,13 @@
 
 It tells batches apart as the engines do, and draws with kernels whose noise is hashed from a request's seed, the
 position and the token. One of them serves every row, so what a request draws does not hang on what others ask for.
+What top-k and top-p leave out is found by one stable sort, whatever the number of rows.
 """
 
 from __future__ import annotations
 
 from detent.lang import Runtime, Unpinnable, assume, record, require, selection
 from detent.programs.facts import Engine, Limits
-from detent.programs.sampler_vllm_stock import TRITON_ROWS
 
 
 @record
@@ -28,13 +28,12 @@ def sampler(engine: Engine, limits: Limits, call: Call) -> dict[str, object]:
     require(engine.name in ("vllm", "sglang"), "the rules are vLLM's and SGLang's")
 
     draw = "argmax" if not call.any_random else "filtered" if call.any_filter else "direct"
-    mask = "triton" if engine.name == "vllm" and call.b >= TRITON_ROWS else "sort"
 
     require(draw != "argmax" or not call.any_random, "nobody draws")
     require(draw != "direct" or not call.any_filter, "nobody narrows what is drawn from")
     return {
         "sampler": draw,
-        "mask": mask,
+        "mask": "sort",
         "noise": "seed, position, token",
-        "logprobs": "log_softmax(logits / temperature)",
+        "logprobs": "log_softmax(logits)" if engine.name == "vllm" else "log_softmax(logits / temperature)",
     }

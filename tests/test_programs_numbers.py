@@ -83,7 +83,7 @@ def test_families_beside_attention(deployment: str) -> None:
 def test_families_that_every_deployment_has(deployment: str) -> None:
     vllm = load(deployment).facts["engine"]["name"] == "vllm"
     assert numbers("gemm", deployment) == ([], 5, 5)
-    assert numbers("sampler", deployment) == ((["draw", "mask"], 6, 2) if vllm else (["draw"], 3, 1))
+    assert numbers("sampler", deployment) == (["draw"], 3, 1)
     own = vllm and not load(deployment).facts["model"].get("norm_plus_one")  # whether vLLM has a rule to follow
     assert numbers("norm", deployment) == ((["block"], 2, 2) if own else ([], 1, 1))
     if own:

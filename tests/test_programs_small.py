@@ -233,7 +233,7 @@ def test_what_sglangs_sampler_refuses(change: Mapping[str, Mapping[str, Any]], c
 
 
 def test_detents_sampler() -> None:
-    for deployment, many in ((VLLM, "triton"), (SGLANG, "sort")):
+    for deployment, logprobs in ((VLLM, "log_softmax(logits)"), (SGLANG, "log_softmax(logits / temperature)")):
         records = fact_records(sampler, deployment)
         samples = []
         for b, any_random, any_filter in itertools.product((7, 8), (False, True), (False, True)):
@@ -244,8 +244,8 @@ def test_detents_sampler() -> None:
             assert not violations
             samples.append(points)
             assert points["sampler"] == ("filtered" if any_filter else "direct" if any_random else "argmax")
-            assert points["mask"] == ("sort" if b < 8 else many)
-        assert varying(samples) == {"sampler"} | ({"mask"} if many == "triton" else set())
+            assert points["mask"] == "sort" and points["logprobs"] == logprobs
+        assert varying(samples) == {"sampler"}
 
 
 # ---- one rule --------------------------------------------------------------------------------------------------
