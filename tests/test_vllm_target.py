@@ -20,10 +20,24 @@ def test_without_vllm_the_command_to_install_it_is_named(monkeypatch: pytest.Mon
 
 
 def test_arms_and_tuples_that_do_not_exist() -> None:
-    with pytest.raises(DetentError, match="unknown arm of vllm 'detent'"):
-        VllmTarget("model", arm="detent")
-    with pytest.raises(DetentError, match="takes no tuple"):
-        VllmTarget("model", commitment="tuple.json")
+    with pytest.raises(DetentError, match="unknown arm of vllm 'fast'"):
+        VllmTarget("model", arm="fast")
+    for settings in ({"arm": "detent"}, {"commitment": "tuple.json"}, {"arm": "vllm-det", "commitment": "tuple.json"}):
+        with pytest.raises(DetentError, match="the arm detent of vLLM takes a tuple, the others none"):
+            VllmTarget("model", **settings)
+
+
+def test_a_process_has_one_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What vLLM was imported with stays in force."""
+    fake = SimpleNamespace(EngineArgs=dict, LLMEngine=SimpleNamespace(from_engine_args=lambda arguments: 1 / 0))
+    monkeypatch.setitem(sys.modules, "vllm", fake)
+    monkeypatch.setenv("DETENT_TUPLE", "")
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "0")
+    with pytest.raises(DetentError, match="does not start"):
+        VllmTarget("m")
+    for settings in ({"arm": "vllm-det"}, {"arm": "detent", "commitment": "tuple.json"}):
+        with pytest.raises(DetentError, match="already runs as another arm"):
+            VllmTarget("m", **settings)
 
 
 def test_an_engine_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,15 +71,26 @@ class Core:
             scheduled, SimpleNamespace(req_id_to_index={"b-2": 0, "a-1": 1})) == "updated"
 
 
+class SecondRunner(Core):
+    """A core with vLLM's second model runner, whose graphs have a manager."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dispatcher = SimpleNamespace(
+            dispatch=lambda tokens: SimpleNamespace(cg_mode=SimpleNamespace(name=self.mode)))
+        self.worker.model_runner = SimpleNamespace(cudagraph_manager=self.dispatcher)
+
+
+@pytest.mark.parametrize("kind", [Core, SecondRunner])
 @pytest.mark.parametrize(("mode", "graph"), [("NONE", False), ("FULL", True), ("PIECEWISE", True)])
-def test_the_watch_tells_batch_row_tokens_and_graph(mode: str, graph: bool) -> None:
-    core = Core()
-    watch = Watch(core, graphs=True)
+def test_the_watch_tells_batch_row_tokens_and_graph(mode: str, graph: bool, kind: type[Core]) -> None:
+    core = kind()
+    watch = Watch(core, True, {"norm.block": 256})
     watch.begin()
     core.step(mode)
     seen = watch.end()
     step = seen.step("a-1")
-    assert (step.batch, step.row, step.tokens, step.graph) == (2, 1, 6, graph)
+    assert (step.batch, step.row, step.tokens, step.graph, step.selections) == (2, 1, 6, graph, {"norm.block": 256})
     assert seen.preemptions == {"a-1": 0, "b-2": 2}
     watch.begin()
     assert watch.end().step("a-1").row is None

@@ -14,15 +14,17 @@ from detent.engines.interface import Step
 
 
 def attach(worker: Any) -> None:
-    """In a worker: remember whether the last step replayed a captured graph."""
-    dispatcher = getattr(worker.model_runner, "cudagraph_dispatcher", None)
+    """In a worker: remember whether the last step replayed a captured graph. Either of vLLM's model runners."""
+    dispatcher = getattr(worker.model_runner, "cudagraph_dispatcher", None) or getattr(
+        worker.model_runner, "cudagraph_manager", None)
     if dispatcher is None:
         return
     dispatch = dispatcher.dispatch
 
     def seen(*arguments: Any, **named: Any) -> Any:
         chosen = dispatch(*arguments, **named)
-        worker.detent_graph = chosen[0].name != "NONE"
+        mode = chosen[0] if isinstance(chosen, tuple) else chosen.cg_mode
+        worker.detent_graph = mode.name != "NONE"
         return chosen
 
     dispatcher.dispatch = seen
@@ -43,18 +45,20 @@ class Seen:
     rows: Mapping[str, int] = field(default_factory=dict)
     preemptions: Mapping[str, int] = field(default_factory=dict)
     graph: bool | None = None
+    selections: Mapping[str, Any] | None = None
 
     def step(self, request: str) -> Step:
         """Evidence for the token that this step made of a request."""
         return Step(batch=len(self.tokens), row=self.rows.get(request), tokens=sum(self.tokens.values()),
-                    graph=self.graph)
+                    graph=self.graph, selections=self.selections)
 
 
 class Watch:
     """Sees the steps of an engine core whose scheduler does not run ahead of its workers. ``graphs``: whether any can
-    be captured."""
+    be captured. ``selections``: the points that every step is computed with, None where they are vLLM's."""
 
-    def __init__(self, core: Any, graphs: bool) -> None:
+    def __init__(self, core: Any, graphs: bool, selections: Mapping[str, Any] | None = None) -> None:
+        self._selections = selections
         self._executor, self._scheduler, self._graphs = core.model_executor, core.scheduler, graphs
         self._schedule, self._update = core.scheduler.schedule, core.scheduler.update_from_output
         self._tokens: dict[str, int] = {}
@@ -82,4 +86,4 @@ class Watch:
     def end(self) -> Seen:
         """The step since :meth:`begin`."""
         graph = self._executor.collective_rpc(replayed)[0] if self._graphs else False
-        return Seen(self._tokens, self._rows, self._preempted, graph)
+        return Seen(self._tokens, self._rows, self._preempted, graph, self._selections)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import inspect
 import os
 import struct
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from detent.engines.interface import Output, Request, Step, Submission, Traits
+from detent.engines.interface import Output, Request, Step, Submission, Traits, Unsupported
 from detent.engines.remote import RemoteTarget
 from detent.engines.vllm.evidence import Seen, Watch
 from detent.runtime.errors import DetentError, UnknownName
 
-ARMS = ("stock",)
+ARMS = ("stock", "detent", "vllm-det")
+"""As shipped, under a commitment tuple, and vLLM's own batch-invariant mode."""
 EVIDENCE = frozenset(("batch", "row", "tokens", "graph", "cached", "chunks", "preemptions"))
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_NO_USAGE_STATS": "1"}
 """vLLM's environment variables: the scheduler in this process, and nothing on standard output."""
+ARM_VARIABLES = ("DETENT_TUPLE", "VLLM_BATCH_INVARIANT")
 CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -48,7 +51,8 @@ class Job:
 
 
 class VllmTarget:
-    """An engine of vLLM. ``engine``: arguments of vLLM's own that change its defaults.
+    """An engine of vLLM. ``commitment``: the tuple's file, for the arm "detent". ``engine``: arguments of vLLM's own
+    that change its defaults.
 
     Raises DetentError where vLLM is missing or cannot start with the model.
     """
@@ -56,16 +60,18 @@ class VllmTarget:
     def __init__(self, model: str, *, arm: str = "stock", commitment: str | None = None, **engine: Any) -> None:
         if arm not in ARMS:
             raise UnknownName("arm of vllm", arm, ARMS)
-        if commitment is not None:
-            raise DetentError("vLLM as shipped takes no tuple", "leave out the tuple")
-        os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
+        if (commitment is not None) != (arm == "detent"):
+            raise DetentError("the arm detent of vLLM takes a tuple, the others none",
+                              "give both --arm detent and --tuple FILE, or neither")
+        _enter(arm, commitment)
         try:
             import vllm  # type: ignore[import-not-found, unused-ignore]
         except ModuleNotFoundError as error:
             if error.name != "vllm":
                 raise
             raise DetentError("vLLM is not installed here", "run: pip install 'detent[vllm]'") from error
-        self._options = {"model": model, "arm": arm, **engine}
+        self._options = {"model": model, "arm": arm, "commitment": commitment, **engine}
+        self._arm = arm
         try:
             self._engine = vllm.LLMEngine.from_engine_args(
                 vllm.EngineArgs(model=model, **{"async_scheduling": False, "disable_log_stats": True, **engine}))
@@ -73,7 +79,7 @@ class VllmTarget:
             raise DetentError(f"vLLM does not start with {model}: {_brief(error)}",
                               "check the model, or run vllm serve to see more") from error
         self._core = self._engine.engine_core.engine_core
-        self._watch = Watch(self._core, graphs=not self._engine.vllm_config.model_config.enforce_eager)
+        self._watch = Watch(self._core, not self._engine.vllm_config.model_config.enforce_eager, _selections())
         self._count = 0
         self._traits = self._describe(vllm)
 
@@ -105,9 +111,13 @@ class VllmTarget:
         return RemoteTarget("detent.engines.vllm.target:VllmTarget", self._options, CACHES)
 
     def encode(self, text: str) -> tuple[int, ...]:
+        if self._engine.vllm_config.model_config.skip_tokenizer_init:
+            raise Unsupported("vLLM runs without a tokenizer", "serve a model that has one")
         return tuple(self._engine.get_tokenizer().encode(text, add_special_tokens=False))
 
     def decode(self, tokens: Sequence[int]) -> str:
+        if self._engine.vllm_config.model_config.skip_tokenizer_init:
+            raise Unsupported("vLLM runs without a tokenizer", "serve a model that has one")
         return str(self._engine.get_tokenizer().decode(list(tokens)))
 
     def close(self) -> None:
@@ -117,15 +127,16 @@ class VllmTarget:
         import torch
 
         config = self._engine.vllm_config
-        tokenizer = self._engine.get_tokenizer()
+        tokenizer = None if config.model_config.skip_tokenizer_init else self._engine.get_tokenizer()
         graphs = torch.cuda.is_available() and not config.model_config.enforce_eager
         return Traits(
-            name="vllm stock", engine=f"vllm {vllm.__version__}", arm="stock", model=config.model_config.model,
+            name=f"vllm {self._arm}", engine=f"vllm {vllm.__version__}", arm=self._arm, model=config.model_config.model,
             vocabulary=config.model_config.get_vocab_size(), context=config.model_config.max_model_len,
             page=config.cache_config.block_size, budget=config.scheduler_config.max_num_batched_tokens,
             max_seqs=config.scheduler_config.max_num_seqs,
             captures=tuple(sorted(config.compilation_config.cudagraph_capture_sizes or ())) if graphs else (),
-            special=tuple(sorted(tokenizer.all_special_ids)), evidence=EVIDENCE, can_flush=True,
+            special=tuple(sorted(tokenizer.all_special_ids)) if tokenizer else (),
+            evidence=EVIDENCE | ({"selections"} if self._arm == "detent" else set()), can_flush=True,
             can_preempt="reset_running_requests" in inspect.signature(self._engine.reset_prefix_cache).parameters,
             environment={"vllm": vllm.__version__, "torch": torch.__version__, "threads": torch.get_num_threads(),
                          "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
@@ -163,6 +174,28 @@ class VllmTarget:
         by_name = {job.name: job for job in jobs}
         for output in outputs:
             _take(by_name[output.request_id], output, seen, now)
+
+
+def _enter(arm: str, commitment: str | None) -> None:
+    """Set this process up for an arm, before vLLM is imported: its plug-in reads the tuple from the environment.
+
+    Raises DetentError where the process has been set up for another arm.
+    """
+    wanted = {**{name: os.environ.get(name, value) for name, value in SETTINGS.items()},
+              "DETENT_TUPLE": os.path.abspath(commitment) if commitment else "",
+              "VLLM_BATCH_INVARIANT": "1" if arm == "vllm-det" else "0"}
+    if "vllm" in sys.modules and any(os.environ.get(name, "") != wanted[name] for name in ARM_VARIABLES):
+        raise DetentError("vLLM already runs as another arm in this process", "start another process")
+    os.environ.update(wanted)
+
+
+def _selections() -> Mapping[str, Any] | None:
+    """The points in force, by ``program.point``; None without a tuple."""
+    from detent.engines.vllm import active
+
+    found = active.get()
+    return None if found is None else {f"{active.PROGRAMS[family]}.{name}": value
+                                       for family, points in found.points.items() for name, value in points.items()}
 
 
 def _take(job: Job, output: Any, seen: Seen, now: float) -> None:

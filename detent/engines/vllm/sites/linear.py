@@ -6,6 +6,7 @@ vLLM leaves them to cuBLAS, whose choice by the number of rows may split the sum
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from detent.engines.vllm import hooks
@@ -15,6 +16,36 @@ from detent.runtime.errors import DetentError
 
 KERNELS = {"deep_gemm": "deep_gemm", "triton_persistent": "triton"}
 """What ``detent.kernels.gemm`` calls the kernels that the program names."""
+
+
+def shapes(facts: Mapping[str, Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """``(N, K)`` of a rank's weights, of a deployment's facts."""
+    model, ranks = facts["model"], facts["parallel"]["tensor_parallel"]
+    hidden, head = model["hidden_size"], model["head_dim"]
+    heads, kv_heads = model["num_attention_heads"] // ranks, max(1, model["num_key_value_heads"] // ranks)
+    found = [((heads + 2 * kv_heads) * head, hidden), (hidden, heads * head), (model["vocab_size"] // ranks, hidden)]
+    if "moe" in facts:
+        return [*found, (facts["moe"]["num_experts"], hidden)]
+    inner = model["intermediate_size"] // ranks
+    return [*found, (2 * inner, hidden), (hidden, inner)]
+
+
+def prepare(active: Active) -> int:
+    """Compile what serving may come to need and the cache lacks, all cores at once; how many kernels there are.
+
+    DeepGEMM would compile each when it is first met, seconds at a time. Needs this process's GPU.
+    """
+    points, facts = active.points["gemm"], active.deployment.facts
+    if KERNELS[points["kernel"]] != "deep_gemm":
+        return 0
+    import torch
+
+    from detent.kernels.gemm import grid
+    from detent.kernels.gemm_deep import compile_all
+
+    counts = grid(points["padding"], facts["limits"]["max_num_batched_tokens"])
+    return compile_all(shapes(facts), counts, device=torch.cuda.current_device(),
+                       multiprocessors=facts["gpu"]["num_sm"])
 
 
 def install(active: Active) -> None:
