@@ -22,7 +22,7 @@ EVIDENCE = frozenset(("batch", "row", "tokens", "graph", "cached", "chunks", "pr
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_NO_USAGE_STATS": "1"}
 """vLLM's environment variables: the scheduler in this process, and nothing on standard output."""
-ARM_VARIABLES = ("DETENT_TUPLE", "VLLM_BATCH_INVARIANT")
+AS_SHIPPED = {"DETENT_TUPLE": "", "VLLM_BATCH_INVARIANT": "0"}
 CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
@@ -63,7 +63,7 @@ class VllmTarget:
         if (commitment is not None) != (arm == "detent"):
             raise DetentError("the arm detent of vLLM takes a tuple, the others none",
                               "give both --arm detent and --tuple FILE, or neither")
-        _enter(arm, commitment)
+        enter(arm, commitment)
         try:
             import vllm  # type: ignore[import-not-found, unused-ignore]
         except ModuleNotFoundError as error:
@@ -176,17 +176,17 @@ class VllmTarget:
             _take(by_name[output.request_id], output, seen, now)
 
 
-def _enter(arm: str, commitment: str | None) -> None:
+def enter(arm: str, commitment: str | None) -> None:
     """Set this process up for an arm, before vLLM is imported: its plug-in reads the tuple from the environment.
 
     Raises DetentError where the process has been set up for another arm.
     """
-    wanted = {**{name: os.environ.get(name, value) for name, value in SETTINGS.items()},
-              "DETENT_TUPLE": os.path.abspath(commitment) if commitment else "",
+    wanted = {"DETENT_TUPLE": os.path.abspath(commitment) if commitment else "",
               "VLLM_BATCH_INVARIANT": "1" if arm == "vllm-det" else "0"}
-    if "vllm" in sys.modules and any(os.environ.get(name, "") != wanted[name] for name in ARM_VARIABLES):
+    if sys.modules.get("vllm") is not None and any(
+            os.environ.get(name, value) != wanted[name] for name, value in AS_SHIPPED.items()):
         raise DetentError("vLLM already runs as another arm in this process", "start another process")
-    os.environ.update(wanted)
+    os.environ.update({**{name: os.environ.get(name, value) for name, value in SETTINGS.items()}, **wanted})
 
 
 def _selections() -> Mapping[str, Any] | None:
