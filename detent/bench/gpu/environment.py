@@ -8,8 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-SHARED = ("build_cuda", "device")
-"""Files of ``kernels/`` that several kernels use."""
+from detent.engines.sources import code as code  # what a row of measurements names its kernel by
 
 
 def environment(command: Sequence[str]) -> dict[str, Any]:
@@ -20,23 +19,6 @@ def environment(command: Sequence[str]) -> dict[str, Any]:
 
     return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
             "cuda": torch.version.cuda, "date": time.strftime("%Y-%m-%d"), "command": typed(command)}
-
-
-def code(kernel: str) -> str:
-    """The implementation that runs here and a digest of the kernel's files: rows of other code are other rows."""
-    from detent import kernels
-    from detent.kernels import attention_split, gemm
-    from detent.runtime.encoding import digest
-
-    folder = next(iter(kernels.__path__))
-    texts: list[str | bytes] = []
-    for name in sorted(os.listdir(folder)):
-        if name.startswith((kernel, *SHARED)) and name.endswith((".py", ".cu", ".cuh", ".json")):
-            with open(os.path.join(folder, name), "rb") as file:
-                texts += [name, file.read()]
-    named = {"attention": attention_split.implementation, "gemm": gemm.implementation}
-    chosen = named[kernel]() if kernel in named else "cuda" if kernel == "all_reduce" else "triton"
-    return f"{chosen} {digest(*texts)[:16]}"
 
 
 def typed(command: Sequence[str]) -> str:
