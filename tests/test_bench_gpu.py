@@ -95,6 +95,27 @@ def test_what_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
         read(str(path))
 
 
+def test_a_time_that_is_not_above_0_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    Record(str(path), ENVIRONMENT).add(case(), times(1, 2, 3, 0.25))
+    path.write_text(path.read_text().replace("0.25\n", "0.0\n"))
+    with pytest.raises(BadFile, match="b1 c1024 32/8 has a time that is not above 0"):
+        read(str(path))
+
+
+def test_a_floor_below_what_the_table_shows_is_told_as_none(tmp_path: Path) -> None:
+    """One row of 4096 elements takes 0.004 microseconds of the memory's time."""
+    path = str(tmp_path / "kernels.json")
+    record = Record(path, ENVIRONMENT)
+    for name, floor in (("small", 0.0038532), ("none", 0.0), ("large", 1234.5678), ("seen", 0.0501)):
+        record.add(case(name, floor_us=floor), times(12, 10, 11, 5))
+    assert [row.floor_us for row in read(path).of("attention")] == [0.003853, 0.0, 1235.0, 0.0501]
+    lines = {line.split()[0]: line.split() for line in invoke("bench", "kernels", "--kernel", "attention", "--show",
+                                                              path).output.splitlines() if line.split()}
+    assert lines["small"][1] == lines["none"][1] == "–" and lines["small"][-2] == lines["none"][-2] == "–"
+    assert lines["seen"][1] == "0.1" and lines["seen"][-2] == "99.80" and lines["large"][1] == "1235.0"
+
+
 def test_bounds_of_attention() -> None:
     record = Record(None, ENVIRONMENT)
     record.add(case(), times(12, 10, 11, 9))
@@ -137,6 +158,8 @@ def test_bounds_of_gemm() -> None:
     assert found["gemm, the faster of both over cuBLAS"].value == pytest.approx(geometric_mean([1.1, 0.8]))
     assert found["gemm over cuBLAS, llama-3.1-8b"].value == pytest.approx(1.1)
     assert found["gemm in Triton over cuBLAS"].value == pytest.approx(geometric_mean([1.2, 0.8]))
+    fastest = found["gemm, the fastest arm of each case over cuBLAS"]
+    assert fastest.value == pytest.approx(geometric_mean([0.77, 0.63]))
     assert found["gemm, the table's choice over cublas"].value == pytest.approx(geometric_mean([1.2, 0.8]))
     assert found["gemm, DeepGEMM launched early over deep 1"].value == pytest.approx(0.7)
 

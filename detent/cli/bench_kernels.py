@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from detent.solver.views.sections import Section
 
 LIBRARIES = ("fa3",)
+LEAST_FLOOR_US = 0.05
+"""What the table's digit can show: how far a call is from a smaller floor says nothing but what a launch takes."""
 
 
 @click.command("kernels", epilog="""\b
@@ -165,9 +167,10 @@ def _sections(record: Record, kernels: Sequence[str], bounds: Sequence[Bound],
 def _line(row: Row) -> tuple[str, ...]:
     stock, (arm, took) = row.best_stock, row.best
     ratio = row.ratio()
-    return (row.name, f"{row.floor_us:.1f}", f"{stock[1]:.1f}" if stock else "–", stock[0] if stock else "–",
-            f"{took:.1f}", arm, f"{ratio:.3f}" if ratio is not None else "–", f"{took / row.floor_us:.2f}",
-            str(row.runs))
+    seen = row.floor_us >= LEAST_FLOOR_US
+    return (row.name, f"{row.floor_us:.1f}" if seen else "–", f"{stock[1]:.1f}" if stock else "–",
+            stock[0] if stock else "–", f"{took:.1f}", arm, f"{ratio:.3f}" if ratio is not None else "–",
+            f"{took / row.floor_us:.2f}" if seen else "–", str(row.runs))
 
 
 def _limit(value: float | None, least: bool) -> str:

@@ -83,7 +83,8 @@ class Record:
         """Keep one more run of a case; a row of other code or other arms begins anew."""
         row = self.rows.get(case.key)
         if row is None or not self._same(row, case):
-            row = Row(case.kernel, case.group, case.name, round(case.floor_us, 2), case.floor, case.stock, case.ours,
+            least = float(f"{case.floor_us:.4g}")  # as many digits for one row as for a thousand
+            row = Row(case.kernel, case.group, case.name, least, case.floor, case.stock, case.ours,
                       self.environment["code"][case.kernel], {arm: [] for arm in case.arms})
             self.rows[case.key] = row
         for arm, took in times.items():
@@ -125,6 +126,8 @@ def read(path: str) -> Record:
             made = Row(**{**fields, "stock": tuple(row["stock"]), "ours": tuple(row["ours"])})
             if not made.ours or not made.runs or not {*made.ours, *made.stock} <= set(made.us):
                 raise ValueError(f"{made.name} has no times")
+            if not all(took > 0 for times in made.us.values() for took in times):
+                raise ValueError(f"{made.name} has a time that is not above 0")
             if made.kernel not in record.environment["code"]:
                 raise ValueError(f"its environment does not say {made.kernel}'s code")
             record.rows[f"{made.kernel}/{made.group}/{made.name}"] = made
