@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from detent.kernels.device import multiprocessors
 
 if TYPE_CHECKING:
+    from detent.kernels.gemm_fastest import Way
+
     Tensor = Any  # torch.Tensor; torch is imported only where a kernel is launched
 
 IMPLEMENTATIONS = ("deep_gemm", "triton")
-FASTEST = "fastest"  # of the two, where their bits were shown to be the same
+FASTEST = "fastest"  # of all ways that were shown to give the same bits
 GEOMETRIC = 0  # the grid whose steps grow with the number of rows
 PADDINGS = (1, 8, 16, 32, 64, 128, 256, 512, GEOMETRIC)
 ALIGNMENT = 8  # elements in 16 bytes: the copy engine's strides
@@ -59,9 +61,11 @@ def gemm(
     last and nobody sees them: it reads what lies behind ``x`` in its storage if there is room, else a copy of ``x``,
     and writes a larger result of which the first rows are returned (with ``out`` they are copied there). Triton needs
     no padding and ignores it. ``implementation`` None: ``implementation()``. ``"fastest"``: by a measured table for the
-    shapes of which a GPU showed that both have the same bits (``gemm_fastest``), with those versions; for all others
-    the one that would be taken anyway, for any number of rows. ``early``: DeepGEMM's kernel may start while the one
-    before it ends, and waits for it before it reads (Triton's always does).
+    shapes of which a GPU showed that every way has the same bits (``gemm_fastest``), with those versions: DeepGEMM or
+    Triton, launched early or not, and padded to any count of ``padding``'s grid where neither ``x`` nor ``out`` would
+    have to be copied for it; for all other shapes the one that would be taken anyway, for any number of rows.
+    ``early``: DeepGEMM's kernel may start while the one before it ends, and waits for it before it reads (Triton's
+    always does).
 
     K is contiguous in both, N in ``out``; rows begin at multiples of 16 bytes, so K and N are multiples of 8, and N is
     at least 16. Raises ``ValueError``, before anything is launched, for what is not taken; ``ImportError`` without
@@ -71,7 +75,8 @@ def gemm(
     device = _device()
     chosen = _default() if implementation is None else implementation
     if chosen == FASTEST:
-        chosen = _fastest(x, weight, padding)
+        chosen, padding, sooner = _fastest(x, weight, out, padding)
+        early = early or sooner
     rows, n = _check(x, weight, out, padding, chosen)
     torch = device.torch
     x, out = _row(x), None if out is None else _row(out)
@@ -104,12 +109,17 @@ def _row(tensor: Tensor) -> Tensor:
 def _lengthened(torch: Any, x: Tensor, count: int) -> Tensor:
     """``x`` with rows behind its own, of any content."""
     rows, k = x.shape
-    last = x.storage_offset() + (count - 1) * x.stride(0) + k
-    if x.stride(0) >= k and last * x.element_size() <= x.untyped_storage().nbytes():
+    if _room(x, count):
         return x.as_strided((count, k), (x.stride(0), 1))
     longer = torch.empty((count, k), dtype=x.dtype, device=x.device)
     longer[:rows] = x
     return longer
+
+
+def _room(x: Tensor, count: int) -> bool:
+    """Whether a storage goes on behind its rows for ``count`` of them."""
+    last = x.storage_offset() + (count - 1) * x.stride(0) + x.shape[1]
+    return bool(x.stride(0) >= x.shape[1] and last * x.element_size() <= x.untyped_storage().nbytes())
 
 
 @functools.cache
@@ -137,13 +147,25 @@ def _default() -> str:
     return implementation()
 
 
-def _fastest(x: Tensor, weight: Tensor, padding: int) -> str:
+def _fastest(x: Tensor, weight: Tensor, out: Tensor | None, padding: int) -> Way:
     """The table's choice for operands that are matrices; where it has none, the one for all numbers of rows."""
     from detent.kernels import gemm_fastest
 
-    if x.dim() != 2 or weight.dim() != 2 or padding not in PADDINGS or not _compared():
-        return _found()
-    return gemm_fastest.choice(int(x.shape[0]), *map(int, weight.shape), padding) or _found()
+    found = None
+    if x.dim() == 2 and weight.dim() == 2 and padding in PADDINGS and _compared():
+        n, k = weight.shape
+        found = gemm_fastest.choice(x.shape[0], n, k, padding)
+    if found is None:
+        return gemm_fastest.Way(_found(), padding)
+    rows = x.shape[0]
+    for way in found:
+        if way.implementation == "triton" or way.padding == padding:
+            return way
+        count = padded(rows, way.padding)
+        copied = count != rows and (out is not None or not _room(_row(x), count))
+        if not copied and padded(count, padding) == count:
+            return way
+    return found.plain._replace(padding=padding)  # one that was not timed: the kernels of its counts are compiled
 
 
 @functools.cache
@@ -154,7 +176,7 @@ def _compared() -> bool:
 
     from detent.kernels import gemm_deep, gemm_fastest
 
-    if _found() != "deep_gemm":
+    if _found() != "deep_gemm" or not gemm_deep.launches_early():
         return False
     return gemm_fastest.comparable({"torch": str(torch.__version__), "triton": triton.__version__,
                                     "cuda": torch.version.cuda, "deep_gemm": gemm_deep.version()})

@@ -148,6 +148,11 @@ def version() -> str:
     return str(getattr(module(), "__version__", ""))
 
 
+def launches_early() -> bool:
+    """Whether this DeepGEMM can be told to launch as a programmatic dependent launch."""
+    return hasattr(module(), "set_pdl")
+
+
 def run(x: Tensor, weight: Tensor, out: Tensor, early: bool = False) -> None:
     """``out = x weight^T`` for checked arguments, on the current stream. ``early``: as a programmatic dependent launch.
 
@@ -157,7 +162,7 @@ def run(x: Tensor, weight: Tensor, out: Tensor, early: bool = False) -> None:
     if not early:
         deep.bf16_gemm_nt(x, weight, out)
         return
-    if not hasattr(deep, "set_pdl"):
+    if not launches_early():
         raise ValueError(f"gemm: DeepGEMM {version()} launches nothing early: it has no set_pdl")
     before = deep.get_pdl()
     deep.set_pdl(True)  # for the whole process: others' calls find it as they left it
