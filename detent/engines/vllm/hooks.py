@@ -33,8 +33,26 @@ FLASH_ATTN = "vllm.v1.attention.backends.flash_attn"
 UTILS = "vllm.model_executor.layers.utils"
 FUSED_MOE = "vllm.model_executor.layers.fused_moe.fused_moe"
 TRITON_MOE = "vllm.model_executor.layers.fused_moe.experts.triton_moe"
+KERNEL_CONFIG = "vllm.config.kernel"
+INPUTS = "vllm.v1.engine.input_processor"
+BATCH_V1 = "vllm.v1.worker.gpu_input_batch"
+RUNNER_V1 = "vllm.v1.worker.gpu_model_runner"
+SAMPLER_V1 = "vllm.v1.sample.sampler"
+SAMPLER_V2 = "vllm.v1.worker.gpu.sample.sampler"
+PROMPTS_V2 = "vllm.v1.worker.gpu.sample.prompt_logprob"
+
+CONFIG = "vllm.config.vllm"
+WORKER = "vllm.v1.worker.gpu_worker"
+ENGINE_CORE = "vllm.v1.engine.core"
+SERVER = "vllm.entrypoints.serve"
 
 HOOKS: tuple[Hook, ...] = (
+    Hook(CONFIG, "VllmConfig.__post_init__", "start"),
+    Hook(WORKER, "Worker.load_model", "start"),
+    Hook(WORKER, "Worker.compile_or_warm_up_model", "start"),
+    Hook(ENGINE_CORE, "EngineCore._initialize_kv_caches", "identity"),
+    Hook(ENGINE_CORE, "init_none_hash", "identity"),
+    Hook(SERVER, "register_vllm_serve_api_routers", "report"),
     Hook(FLASH_ATTN, "FlashAttentionImpl.__init__", "sites.attention"),
     Hook(FLASH_ATTN, "FlashAttentionImpl.forward", "sites.attention"),
     Hook(FLASH_ATTN, "FlashAttentionMetadataBuilder.__init__", "sites.attention"),
@@ -44,6 +62,17 @@ HOOKS: tuple[Hook, ...] = (
     Hook(FUSED_MOE, "_prepare_expert_assignment", "sites.moe"),
     Hook(TRITON_MOE, "try_get_optimal_moe_config", "sites.moe"),
     Hook(TRITON_MOE, "_prepare_expert_assignment", "sites.moe"),
+    Hook(KERNEL_CONFIG, "KernelConfig.set_platform_defaults", "sites.norm"),
+    Hook(BATCH_V1, "InputBatch._make_sampling_metadata", "sites.sampling"),
+    Hook(RUNNER_V1, "GPUModelRunner._sample", "sites.sampling"),
+    Hook(RUNNER_V1, "GPUModelRunner._dummy_sampler_run", "sites.sampling"),
+    Hook(SAMPLER_V1, "Sampler.sample", "sites.sampling"),
+    Hook(SAMPLER_V1, "Sampler.compute_logprobs", "sites.sampling"),
+    Hook(SAMPLER_V1, "Sampler.gather_logprobs", "sites.sampling"),
+    Hook(SAMPLER_V2, "Sampler.sample", "sites.sampling"),
+    Hook(SAMPLER_V2, "compute_topk_scores", "sites.sampling"),
+    Hook(PROMPTS_V2, "compute_topk_scores", "sites.sampling"),
+    Hook(INPUTS, "InputProcessor._validate_params", "admission"),
 )
 
 _replaced: dict[tuple[str, str], Any] = {}
