@@ -18,6 +18,14 @@ OWN = ("use_one_mma_wg", "prepare_varlen_pdl")
 """Points that change no bit of the kernel's, whatever the tuple says of them."""
 
 
+def prepare(active: Active) -> None:
+    """Build the kernel, if it is not in the cache: seconds that a first request would wait. Needs a GPU."""
+    from detent.kernels import attention_split, attention_split_cuda
+
+    if attention_split.implementation() == "sm90":
+        attention_split_cuda.library(active.points["attention"]["head_dim"])
+
+
 def install(active: Active) -> None:
     """Route attention. Raises DetentError for a head that the kernel does not take."""
     import torch
