@@ -1,13 +1,15 @@
 """``allreduce-sglang-stock``: all-reduce as SGLang 0.5.17 ships it.
 
-What it requires is that a kernel takes the message. The three kernels that push and pull add the ranks in order and
-round once, to the same bits; multicast adds in the switch and NCCL picks its algorithm by size.
+Legal is a kernel that takes every message and adds the ranks of every element in one order. The three kernels that push
+and pull add them in order and round once, to the same bits; multicast adds in the switch and NCCL picks its algorithm
+by size. Those two are barred, whatever is pinned.
 """
 
 from __future__ import annotations
 
 from detent.lang import Runtime, Unpinnable, record, require, selection
 from detent.programs.collectives import (
+    BARRED,
     COPY_MAX,
     MULTICAST_THREADS,
     PULL_BLOCKS,
@@ -70,6 +72,7 @@ def allreduce_sglang_stock(model: Model, parallel: Parallel, all_reduce: AllRedu
     require(method != "in_place" or not call.piecewise, "a piecewise graph reduces out of place")
     require((copy == "none") == (algorithm in ("nccl", "one_shot_push") or source == "graph"),
             "what is pulled from a workspace is copied there")
+    require(algorithm != "nccl" and source != "multicast", BARRED)
     return {
         "method": method,
         "algorithm": algorithm,

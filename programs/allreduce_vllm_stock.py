@@ -1,14 +1,15 @@
 """``allreduce-vllm-stock``: all-reduce as vLLM 0.26.0 ships it.
 
-What it requires is that a kernel takes the message. Which of them add in one order whatever the message is another
-matter: the one-stage kernel does, and with two ranks so do all but NCCL; beyond that the two-stage kernel begins with
-the rank that owns the share, the switch has an order of its own, and NCCL picks its algorithm by size.
+Legal is a kernel that takes every message and adds the ranks of every element in one order. The one-stage kernel does
+the latter, and with two ranks so do all but NCCL; beyond that the two-stage kernel begins with the rank that owns the
+share, the switch has an order of its own, and NCCL picks its algorithm by size. They are barred, whatever is pinned.
 """
 
 from __future__ import annotations
 
 from detent.lang import require, selection
 from detent.programs.collectives import (
+    BARRED,
     CUSTOM_THREADS,
     Call,
     assume_message,
@@ -50,6 +51,7 @@ def allreduce_vllm_stock(model: Model, parallel: Parallel, all_reduce: AllReduce
             "NCCL's symmetric memory takes the message")
     require(not reads_input or (backend == "custom" and call.in_graph), "peers see a tensor that a graph registered")
     require((blocks > 0) == (backend == "custom"), "vLLM launches its own kernels only")
+    require(kernel == "one_stage" or (world == 2 and backend != "pynccl"), BARRED)
     return {
         "backend": backend,
         "kernel": kernel,

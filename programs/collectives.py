@@ -13,6 +13,7 @@ from detent.programs.facts import AllReduce, Engine, Gpu, Limits, Model
 KIB = 1024
 MIB = 1024 * 1024
 VECTOR = 16  # bytes a thread moves at once
+BARRED = "the kernel adds the ranks of every element in one order"
 
 # ---- vLLM ------------------------------------------------------------------------------------------------------
 
