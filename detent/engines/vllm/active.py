@@ -67,7 +67,7 @@ def activate(path: str) -> Active:
                               "start another process")
         return _active
     commitment = CommitmentTuple.load(path)
-    deployment = _deployment(commitment)
+    deployment = deployment_of(commitment)
     engine = deployment.facts.get("engine", {})
     if engine.get("name") != "vllm":
         raise DetentError(f"{path}: the tuple is for {engine.get('name', 'no engine')}, not for vLLM",
@@ -95,7 +95,7 @@ def bind(environment: Mapping[str, Any]) -> Active:
     return _active
 
 
-def _deployment(commitment: CommitmentTuple) -> Deployment:
+def deployment_of(commitment: CommitmentTuple) -> Deployment:
     """A tuple's deployment: the file that is named, one of its name beside the tuple, or Detent's own."""
     named = os.environ.get(DEPLOYMENT)
     beside = os.path.join(os.path.dirname(os.path.realpath(commitment.where)), f"{commitment.deployment}.toml")
