@@ -12,7 +12,7 @@ import torch
 from attention_cases import DEVICE, DTYPE, GPU
 from rows_cases import ROUNDS, assert_rows_alone, assert_same, close, noise, spread, unit_of
 
-from detent.kernels import rows, rows_triton
+from detent.kernels import rows
 
 HIDDEN = (2048, 4096, 5120, 8192, 128, 96) if GPU else (96, 256)
 WEIGHTS = (torch.bfloat16, torch.float32) if GPU else (torch.float16, torch.float32)
