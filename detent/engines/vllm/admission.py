@@ -10,7 +10,6 @@ none that anybody could name again: it is served and counted as not replayable, 
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections import Counter
 from typing import Any
@@ -27,8 +26,6 @@ counts: Counter[str] = Counter()
 def problem(params: Any, strict: bool) -> str | None:
     """Why a request with these sampling parameters is not served, in one sentence; None: it is. Of vLLM's parameters
     only the named fields are read."""
-    if not math.isfinite(params.temperature):
-        return f"temperature is {params.temperature}: give a finite number, 0 for greedy."
     if params.seed is not None and not -2 ** 63 <= params.seed < 2 ** 63:
         return f"seed {params.seed} has more than 64 bits: give one from -2**63 to 2**63 - 1."
     if params.logprob_token_ids:
