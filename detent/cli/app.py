@@ -25,6 +25,7 @@ COMMANDS = {
     "cache": "cache",
     "generate": "generate",
     "verify": "verify",
+    "vllm": "vllm",
     "bench": "bench",
     "coverage": "coverage",
     "deployment": "deployment",

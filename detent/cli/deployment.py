@@ -80,7 +80,7 @@ def new(config: str, gpu: str, tp: int, engine: str, max_context: int | None, ma
     from detent.runtime.spec import Spec
 
     path = os.path.abspath(output) if output else ""
-    content = _object(config, "give the path of a model's config.json",
+    content = json_object(config, "give the path of a model's config.json",
                       "give a model's config.json as Hugging Face has it")
     spec = Spec(content, config, gpu=gpu, tensor_parallel=tp, engine=engine, name=name,
                 max_context=max_context, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens,
@@ -95,7 +95,7 @@ def new(config: str, gpu: str, tp: int, engine: str, max_context: int | None, ma
     click.echo(f"wrote {output}: {spec.name}")
 
 
-def _object(path: str, where: str, what: str) -> dict[str, Any]:
+def json_object(path: str, where: str, what: str) -> dict[str, Any]:
     """The JSON object in a file; ``where`` and ``what`` say which file to give, and what it should hold."""
     from detent.runtime.encoding import strict_json
     from detent.runtime.errors import BadFile
@@ -119,7 +119,7 @@ def _reference(table: str | None, folder: str) -> dict[str, Any] | None:
     if table == "none":
         return {}
     path = os.path.abspath(table)
-    content = _object(path, "give the path of the engine's tuned table with --moe-table, or none",
+    content = json_object(path, "give the path of the engine's tuned table with --moe-table, or none",
                       "give a tuned table as the engine ships it")
     reference: dict[str, Any] = {"json": os.path.relpath(path, folder).replace(os.sep, "/") if folder else path}
     if "triton_version" in content:  # what a table was tuned with, beside its rows

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detent.runtime.errors import CacheWarning, DetentError
+from detent.runtime.errors import CacheWarning, DetentError, Refused
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -50,7 +50,7 @@ def guarded(call: Callable[[], object], *, debug: bool) -> int:
                 traceback.print_exc()
             if _is_output(error):
                 drop_output()
-            _say(f"error: {line(error)}")
+            _say(f"error: {error if isinstance(error, Refused) else line(error)}")
             return error.exit_code if isinstance(error, (click.ClickException, DetentError)) else BAD_INPUT
     return code if isinstance(code, int) else 0
 

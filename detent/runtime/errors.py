@@ -41,6 +41,18 @@ class DetentError(Exception):
         return " ".join(text.split())
 
 
+class Refused(DetentError):
+    """Several things that keep something from being done, a line each; ``message`` says from what."""
+
+    def __init__(self, message: str, lines: Sequence[str]) -> None:
+        super().__init__(message)
+        self.args = (message, lines)
+        self.lines = list(lines)
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.message}:", *self.lines])
+
+
 class UnknownName(DetentError):
     """A name that is not among the known ones; the remedy lists those and guesses the intended one."""
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from detent.engines.sources import code
 from detent.engines.vllm import active, hooks, report
-from detent.engines.vllm.options import Refused
 from detent.runtime.encoding import canonical, digest
-from detent.runtime.errors import DetentError
+from detent.runtime.errors import DetentError, Refused
 
 if TYPE_CHECKING:
     from detent.engines.vllm.active import Active

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from detent.engines.vllm import rules
-from detent.runtime.errors import DetentError
+from detent.runtime.errors import Refused
 from detent.runtime.settings import text
 
 if TYPE_CHECKING:
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
 RANGES = "compilation_config.compile_ranges_endpoints"
 
 
-class Refused(DetentError):
-    """What keeps vLLM from being served, a line each; ``message`` says of what."""
-
-    def __init__(self, message: str, lines: list[str]) -> None:
-        super().__init__(message, "; ".join(lines))
-        self.args = (message, lines)
-        self.lines = lines
-
-    def __str__(self) -> str:
-        return "\n  ".join([self.message, *self.lines])
-
-
 def set_environment(coverage: Coverage) -> None:
     """Make the table's environment variables. Raises Refused for one that the user has set to something else."""
     contrary = []
@@ -42,7 +30,7 @@ def set_environment(coverage: Coverage) -> None:
             if not switch.is_set(found):
                 contrary.append(_contrary(switch, found))
     if contrary:
-        raise Refused("vLLM cannot be served under a tuple in this environment:", contrary)
+        raise Refused("vLLM cannot be served under a tuple in this environment", contrary)
 
 
 def set_options(config: Any, coverage: Coverage, facts: Facts) -> None:
@@ -63,7 +51,7 @@ def set_options(config: Any, coverage: Coverage, facts: Facts) -> None:
         else:
             contrary.append(_contrary(switch, found))
     if contrary:
-        raise Refused("vLLM cannot be served under the tuple with these options:", contrary)
+        raise Refused("vLLM cannot be served under the tuple with these options", contrary)
 
 
 def problems(config: Any, coverage: Coverage, facts: Facts) -> list[str]:

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from detent.engines.vllm import active, admission, facts, hooks, identity, options, report, rules, trace
-from detent.runtime.errors import DetentError
+from detent.runtime.errors import DetentError, Refused
 
 if TYPE_CHECKING:
     from detent.engines.vllm.active import Active
@@ -73,7 +73,7 @@ def require(config: Any, found: Active, coverage: Coverage, known: dict[str, Any
     wanted = {name: value for name, value in facts.read(found.commitment).items() if name not in bounded}
     lines += facts.differences(wanted, {**facts.of_config(config), **known}, found.deployment.name)
     if lines:
-        raise options.Refused(f"{found.commitment.where} does not hold for this vLLM:", lines)
+        raise Refused(f"{found.commitment.where} does not hold for this vLLM", lines)
 
 
 def _verify(worker: Any) -> None:
