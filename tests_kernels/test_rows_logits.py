@@ -152,6 +152,19 @@ def test_sample(size: int, cuts: bool) -> None:
     assert [run([i])[0] for i in range(min(count, 6))] == got[: min(count, 6)]
 
 
+def test_cuts_that_cut_nothing() -> None:
+    """Rows that nobody cuts may skip the sort: their tokens are the same."""
+    count, size = (64, 32000) if GPU else (4, 2104)
+    logits = noise(count, size, seed=3, dtype=torch.float32, scale=3.0)
+    parts = [0.0, 0.7, 1.0, 3.0] * (count // 4), list(range(count)), list(range(count))
+    off = {"top_k": torch.zeros(count, dtype=torch.int32, device=DEVICE),
+           "top_p": torch.ones(count, dtype=torch.float32, device=DEVICE)}
+    whole = {**off, "top_k": off["top_k"] + size}
+    want = sampled(logits, *parts)
+    assert torch.equal(sampled(logits, *parts, **off), want) and torch.equal(sampled(logits, *parts, **whole), want)
+    assert torch.equal(sampled(logits[1::4], *(part[1::4] for part in parts)), want[1::4])
+
+
 def test_draws_follow_the_softmax() -> None:
     """Of many seeds every token comes as often as its share."""
     count = 20000 if GPU else 200
