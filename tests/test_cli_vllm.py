@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, version: str = "0.26.0", plugins:
               run: Any = None) -> None:
     """A vLLM that does nothing but ``run``."""
     real = importlib.metadata.version
-    monkeypatch.setattr("detent.engines.vllm.start.version", lambda name: version if name == "vllm" else real(name))
+    monkeypatch.setattr("detent.engines.vllm.rules.version", lambda name: version if name == "vllm" else real(name))
     monkeypatch.setattr(importlib.metadata, "entry_points",
                         lambda group: [SimpleNamespace(name=name) for name in plugins])
     for name in ("vllm", "vllm.entrypoints", "vllm.entrypoints.cli", "vllm.entrypoints.cli.main"):
@@ -67,7 +68,7 @@ def test_serve_without_vllm(monkeypatch: pytest.MonkeyPatch, path: Path) -> None
     def none(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("detent.engines.vllm.start.version", none)
+    monkeypatch.setattr("detent.engines.vllm.rules.version", none)
     assert refused("vllm", "serve", "--tuple", path, "m") == (
         "vLLM is not installed here; run: pip install 'detent[vllm]'")
 
@@ -143,3 +144,12 @@ def test_check_of_another_model(path: Path) -> None:
 
 def test_check_of_no_model(path: Path, tmp_path: Path) -> None:
     assert "config.json: No such file" in refused("vllm", "check", "--tuple", path, tmp_path)
+
+
+def test_neither_torch_nor_vllm_is_needed_to_say_so(root: Path, path: Path) -> None:
+    code = ("import sys\nfor name in ('torch', 'vllm', 'triton'):\n    sys.modules[name] = None\n"
+            "from detent.cli import main\n"
+            f"print(main(['vllm', 'check', '--tuple', {str(path)!r}, {str(MODEL)!r}]))\n"
+            f"print(main(['vllm', 'serve', '--tuple', {str(path)!r}, 'm']))\n")
+    run = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
+    assert run.stdout.splitlines()[-2:] == ["0", "2"] and "Traceback" not in run.stderr

@@ -7,13 +7,15 @@ one. Prints an object: by case, what came of it.
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import sys
 import tempfile
 from argparse import Namespace
 from contextlib import contextmanager
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import vllm  # type: ignore[import-not-found, unused-ignore]
@@ -231,6 +233,43 @@ def server() -> dict[str, Any]:
     return {"told": told, "metrics": metrics, "text": report.lines(told)}
 
 
+def worker() -> dict[str, Any]:
+    """A worker's start with its GPU, its model and its fellow ranks pretended. Binds the tuple of this process."""
+    from vllm import distributed  # type: ignore[import-not-found, unused-ignore]
+    from vllm.v1.worker.gpu_worker import Worker  # type: ignore[import-not-found, unused-ignore]
+
+    from detent.engines.vllm import facts, trace
+
+    printed, exchanged = io.StringIO(), []
+    log = logging.getLogger("vllm.detent")
+    log.addHandler(logging.StreamHandler(printed))
+    log.setLevel(logging.INFO)
+    bound = {"gpu": "NVIDIA H200", "kernels": {"attention": "sm90 0123"}, "weights": "dummy, seed 0"}
+    identity.environment = lambda config, found: bound  # type: ignore[assignment]
+    identity.exchange = lambda *told: exchanged.append(told[1])  # type: ignore[assignment]
+    distributed.get_world_group = lambda: SimpleNamespace(cpu_group=None)
+    trace.check = lambda worker: ["linear", "rms_norm"]  # type: ignore[assignment]
+    device = {"gpu.name": "NVIDIA_H200", "gpu.arch": 90}
+    facts.of_device = lambda index=None: device  # type: ignore[assignment]
+    config = arguments().create_engine_config()
+    me = SimpleNamespace(vllm_config=config, device=None, rank=0)
+    Worker.load_model(me)
+    times = Worker.compile_or_warm_up_model(me)
+    told = json.loads(getattr(Worker, report.METHOD)(me))
+    errors = []
+    for change in ({"additional": "0" * 64}, {"page": 32}, {"arch": 80}):
+        config.additional_config[start.KEY] = change.get("additional", config.additional_config[start.KEY])
+        config.cache_config.block_size = change.get("page", 16)
+        device["gpu.arch"] = change.get("arch", 90)
+        try:
+            (Worker.compile_or_warm_up_model if "page" in change else Worker.load_model)(me)
+            errors.append("")
+        except DetentError as error:
+            errors.append(str(error))
+        config.additional_config[start.KEY] = commitment().hash
+    return {"told": told, "exchanged": exchanged, "times": times, "printed": printed.getvalue(), "errors": errors}
+
+
 def flags() -> list[str]:
     """Flags that remedies name and ``vllm serve`` has not."""
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # type: ignore[import-not-found, unused-ignore]
@@ -247,8 +286,11 @@ def flags() -> list[str]:
 
 def main() -> None:
     from vllm.v1.engine import core  # type: ignore[import-not-found, unused-ignore]
+    from vllm.v1.worker import gpu_worker  # type: ignore[import-not-found, unused-ignore]
 
     core.EngineCore._initialize_kv_caches = lambda self, config: "kv caches"
+    gpu_worker.Worker.load_model = lambda self: None
+    gpu_worker.Worker.compile_or_warm_up_model = lambda self: "times"
     registry._LazyRegisteredModel.inspect_model_cls = plain_model
     before = None
     results: dict[str, Any] = {}
@@ -266,6 +308,8 @@ def main() -> None:
     results["other gpu"] = outcome()
     results |= {"environment": before, "salted": salted(["a" * 64, "b" * 64, "a" * 64]), "server": server(),
                 "flags": flags(), "dummy": identity.weights(arguments(), arguments())}
+    Cuda.NAME = "NVIDIA H200"
+    results["worker"] = worker()
     print("RESULT" + json.dumps(results))
 
 

@@ -127,3 +127,20 @@ def test_the_server_tells_what_is_in_force(cases: dict[str, Any]) -> None:
 
 def test_random_weights_have_their_seed_as_identity(cases: dict[str, Any]) -> None:
     assert cases["dummy"] == "dummy, seed 0"
+
+
+def test_a_worker_binds_the_tuple_and_prints_what_is_in_force_once(cases: dict[str, Any]) -> None:
+    worker, unbound = cases["worker"], cases["server"]["told"]
+    told = worker["told"]
+    assert told["hash"] != unbound["hash"] and worker["exchanged"] == [told["hash"]] and worker["times"] == "times"
+    assert told["tuple"]["environment"]["weights"] == "dummy, seed 0"
+    assert told["families"]["attention"]["kernel"] == "sm90 0123" and told["traced"] == ["linear", "rms_norm"]
+    assert worker["printed"].count("Detent ") == 1 and told["hash"] in worker["printed"]
+    assert "a forward pass was traced: linear, rms_norm" in worker["printed"]
+
+
+def test_a_worker_stops_on_another_tuple_page_size_or_gpu(cases: dict[str, Any]) -> None:
+    tuples, page, gpu = cases["worker"]["errors"]
+    assert "this worker's tuple" in tuples and "is not the engine's, 0000000000000000" in tuples
+    assert "engine.page_size: the tuple has 16, the engine has 32: give --block-size 16" in page
+    assert "gpu.arch: the tuple has 90, the engine has 80" in gpu

@@ -123,10 +123,10 @@ def _require_plugin(commitment: CommitmentTuple) -> None:
     serve as shipped."""
     from importlib.metadata import entry_points
 
-    from detent.engines.vllm import rules, start
+    from detent.engines.vllm import rules
     from detent.runtime.errors import BadInput, DetentError
 
-    rules.covered(start.installed())
+    rules.covered(rules.installed())
     _deployment_of(commitment)
     if PLUGIN not in {each.name for each in entry_points(group=GROUP)}:
         raise DetentError("vLLM does not find Detent's plug-in", "install Detent with pip beside vLLM; a folder on "

@@ -7,6 +7,7 @@ and compiler passes that would take its kernel's place, and what is not routed y
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from detent.runtime.coverage import Coverage, Row, load, require_known
@@ -36,15 +37,23 @@ OF_THE_MODEL = ("hf_text_config.model_type", "is_attention_free", "is_encoder_de
 """Options of ``model_config`` that no flag changes."""
 
 
-def covered(version: str) -> Coverage:
+def installed() -> str:
+    """The version of vLLM here, without what its build adds. Raises DetentError if there is none."""
+    try:
+        return version("vllm").partition("+")[0]
+    except PackageNotFoundError:
+        raise DetentError("vLLM is not installed here", "run: pip install 'detent[vllm]'") from None
+
+
+def covered(engine_version: str) -> Coverage:
     """The coverage table of an installed vLLM, with the rows of this module. Raises DetentError for a version that
     nobody has read."""
     try:
-        require_known("vllm", version)
+        require_known("vllm", engine_version)
     except UnknownName as error:
-        raise DetentError(f"vLLM {version} is installed, whose selections nobody has read",
+        raise DetentError(f"vLLM {engine_version} is installed, whose selections nobody has read",
                           f"install vllm=={error.known[-1]}") from error
-    table = load("vllm", version)
+    table = load("vllm", engine_version)
     return Coverage(table.engine, table.version, table.path, (*table.rows, *_rows()))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from detent.engines.vllm import active, admission, facts, hooks, identity, options, report, rules, trace
@@ -24,7 +23,7 @@ _begun = False
 def begin(path: str) -> Active:
     """Serve under the tuple of a file from here on. Idempotent. Raises DetentError for what cannot be served."""
     global _begun
-    coverage = rules.covered(installed())
+    coverage = rules.covered(rules.installed())
     options.set_environment(coverage)
     found = active.activate(path)
     if _begun:
@@ -38,14 +37,6 @@ def begin(path: str) -> Active:
     _install(found, coverage)
     _begun = True
     return found
-
-
-def installed() -> str:
-    """The version of vLLM here, without what its build adds. Raises DetentError if there is none."""
-    try:
-        return version("vllm").partition("+")[0]
-    except PackageNotFoundError:
-        raise DetentError("vLLM is not installed here", "run: pip install 'detent[vllm]'") from None
 
 
 def sites() -> list[Any]:
@@ -80,8 +71,6 @@ def _verify(worker: Any) -> None:
     """In a worker that has its model: bind the tuple, build what kernels need, and trace a forward pass."""
     from vllm.config import set_current_vllm_config  # type: ignore[import-not-found, unused-ignore]
 
-    from detent.engines.vllm import trace  # imports torch
-
     bound = identity.bind(worker.vllm_config)
     for site in sites():
         if hasattr(site, "prepare"):
@@ -111,11 +100,7 @@ def _install(found: Active, coverage: Coverage) -> None:
                                   f"give every process the same file in {active.VARIABLE}")
             require(self.vllm_config, found, coverage, facts.of_device(self.device))
             original(self, *arguments, **named)
-            identity.bind(self.vllm_config)
-            for site in sites():
-                if hasattr(site, "prepare"):
-                    site.prepare(found)
-            trace.check(self)
+            _verify(self)
         return load_model
 
     def warmed(original: Any) -> Any:
