@@ -19,8 +19,9 @@ from detent.runtime.errors import DetentError, Refused
 if TYPE_CHECKING:
     from detent.engines.vllm.active import Active
 
-KERNELS = {"attention": "attention", "gemm": "gemm", "norm": "rows", "sampler": "rows", "allreduce": "all_reduce"}
-"""By family: what the files of its kernel in ``detent/kernels`` are called. Expert layers run vLLM's own."""
+KERNELS = {"attention": "attention", "gemm": "gemm", "moe": "moe", "norm": "rows", "sampler": "rows",
+           "allreduce": "all_reduce"}
+"""By family: what the files of its kernel in ``detent/kernels`` are called."""
 SAMPLE = 4096
 """Bytes of a tensor that its identity reads."""
 UNNAMED = ("_name_or_path", "transformers_version")
@@ -46,8 +47,6 @@ def kernel(family: str, points: Mapping[str, Any]) -> str:
     """The implementation that serves a family here, and a digest of its sources."""
     from detent.engines.vllm.sites import linear
 
-    if family not in KERNELS:
-        return "vLLM's own"
     return code(KERNELS[family], linear.KERNELS[points["kernel"]] if family == "gemm" else None)
 
 

@@ -11,17 +11,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from detent.engines.vllm import active, admission, hooks, options
-from detent.engines.vllm.sites import attention
+from detent.engines.vllm.sites import attention, moe
 
 if TYPE_CHECKING:
+    from detent.engines.vllm.active import Active
     from detent.runtime.coverage import Coverage
 
 METHOD = "detent_report"
 """Of a worker: :func:`content` as JSON, which ``collective_rpc`` asks for by name."""
 ROUTE = "/detent"
 METRIC = "detent_info"
-NOT_TAKEN = {"attention": attention.OWN}
-"""By family: points that its kernel decides for itself, which tests on a GPU showed to change no bit."""
 
 traced: list[str] = []
 """Operators that the start-up's forward pass issued through Detent, in a worker."""
@@ -36,11 +35,10 @@ def content(coverage: Coverage) -> dict[str, Any]:
     kernels = environment["kernels"] or {}
     families = {}
     for family, part in commitment.families.items():
-        points = dict(found.points.get(family, {}))
-        own = [point for point in NOT_TAKEN.get(family, ()) if point in points]
         families[family] = {
-            "program": part["program"], "pins": part["pins"], "knobs": part["knobs"], "points": points,
-            "not_taken": own, "kernel": kernels.get(family, "unknown until a worker has its GPU"),
+            "program": part["program"], "pins": part["pins"], "knobs": part["knobs"],
+            "points": dict(found.points.get(family, {})), "not_taken": not_taken(family, found),
+            "kernel": kernels.get(family, "unknown until a worker has its GPU"),
         }
     return {
         "detent": environment["detent"], "engine": environment["engine"] or f"vllm {coverage.version}",
@@ -53,6 +51,24 @@ def content(coverage: Coverage) -> dict[str, Any]:
     }
 
 
+def not_taken(family: str, found: Active) -> list[str]:
+    """Points of the tuple that a family's kernel decides for itself, which stored runs on a GPU showed to change no
+    bit. Of expert layers only a worker knows."""
+    names: tuple[str, ...] = ()
+    if family == "attention":
+        names = attention.OWN
+    elif family == "moe" and found.commitment.environment["kernels"] is not None and moe.take_turns(found):
+        names = moe.ROW
+    return [name for name in names if name in found.points.get(family, {})]
+
+
+def _not_taken(family: str, found: Active) -> tuple[str, ...]:
+    """Points that a family's kernel decides for itself, which tests on a GPU showed to change no bit."""
+    if family == "attention":
+        return attention.OWN
+    return moe.ROW if family == "moe" and moe.take_turns(found) else ()
+
+
 def lines(told: Mapping[str, Any]) -> list[str]:
     """The same for people."""
     text = [f"Detent {told['detent']} serves {told['engine']} under the tuple for {told['deployment']}",
@@ -61,7 +77,7 @@ def lines(told: Mapping[str, Any]) -> list[str]:
         values = ", ".join(f"{name} {_value(value)}" for name, value in {**part["pins"], **part["knobs"]}.items())
         text.append(f"  {family}: program {part['program']}; {values or 'nothing to pin'}; kernel {part['kernel']}")
         if part["not_taken"]:
-            text.append(f"    left to the kernel, of which stored tests show no bit changed: "
+            text.append(f"    left to the kernel, which stored runs on a GPU showed to change no bit: "
                         f"{', '.join(part['not_taken'])}")
     text.append(f"  set: {', '.join(told['switched_off'])}")
     text.append(f"  {len(told['refused'])} conditions of the start hold; {ROUTE} lists them")
