@@ -1,23 +1,61 @@
 """Expert layers: Detent's grouped kernels under the tuple's row, one sorted index for every number of tokens.
 
 vLLM looks the row up by the number of tokens, and leaves the sorting out for a few. Its experts' ``apply`` runs
-:func:`detent.kernels.moe.moe` instead, in which one launch starts while the one before ends. The router is a linear
-layer; its softmax and choice of experts stay vLLM's, one group of threads a token. Any other way to an expert layer,
-which would look a row up, stops.
+:func:`detent.kernels.moe.moe` instead, in which one launch starts while the one before ends. Where a stored run on this
+GPU, with these versions, showed that all rows of the table give the same bits as the tuple's, the table's rows take
+turns as in vLLM, which changes the time alone; the report says so. The router is a linear layer; its softmax and
+choice of experts stay vLLM's, one group of threads a token. Any other way to an expert layer, which would look a row
+up, stops.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from detent.engines.vllm import hooks
 from detent.engines.vllm.active import Active
 from detent.runtime.errors import DetentError
 
+Rows = Callable[[int], tuple[Mapping[str, Any], ...]]
 FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 SERVED = {"align": "sort", "combine": "moe_sum", "activation": "silu", "apply_router_weight_on_input": False,
           "no_combine": False, "fused_sum_all_reduce": False, "filter_expert": False, "routed_scaling_factor": 1.0}
 """The points that the kernels are."""
+ROW = tuple(f"{layer}.{field}" for layer in ("up", "down") for field in (*FIELDS, "even_Ks"))
+"""Points that change no bit where the table's rows take turns."""
+
+
+def rows_of(active: Active) -> Rows:
+    """Of a number of tokens, the rows of both products. Needs a GPU."""
+    points = active.points["moe"]
+    pinned = tuple({field: points[f"{layer}.{field}"] for field in FIELDS} for layer in ("up", "down"))
+    if not take_turns(active):
+        return lambda tokens: pinned
+    from detent.kernels.moe_agreement import ByTokens
+
+    by_tokens = ByTokens(active.deployment.facts["moe"]["table"])
+    return lambda tokens: (by_tokens(tokens),) * 2
+
+
+def take_turns(active: Active) -> bool:
+    """Whether a stored run showed that the table's rows give the same bits here."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return False
+    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    from detent.kernels.moe_agreement import may_take_turns
+
+    points, facts = active.points["moe"], active.deployment.facts
+    table = facts["moe"].get("table")
+    versions = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+    width = facts["moe"]["moe_intermediate_size"] // facts["parallel"]["tensor_parallel"]
+    return table is not None and all(
+        may_take_turns(table, {field: points[f"{layer}.{field}"] for field in FIELDS}, facts["model"]["hidden_size"],
+                       width, versions) for layer in ("up", "down"))
 
 
 def install(active: Active) -> None:
@@ -31,7 +69,7 @@ def install(active: Active) -> None:
                               f"served is {value!r}")
     from detent.kernels.moe import moe
 
-    up, down = ({field: points[f"{layer}.{field}"] for field in FIELDS} for layer in ("up", "down"))
+    rows = functools.cache(lambda: rows_of(active))  # once there is a GPU
 
     def experts(original: Any) -> Any:
         def apply(self: Any, output: Any, hidden_states: Any, w1: Any, w2: Any, topk_weights: Any, topk_ids: Any,
@@ -46,6 +84,7 @@ def install(active: Active) -> None:
                               (apply_router_weight_on_input, "weights applied to the experts' input")):
                 if bad:
                     raise DetentError(f"Detent does not serve {what}", "serve a model without them")
+            up, down = rows()(len(hidden_states))
             moe(hidden_states, w1, w2, topk_ids.int(), topk_weights.float(), row=up, down_row=down, out=output)
         return apply
 
