@@ -29,6 +29,9 @@ def prepare(active: Active) -> None:
 def install(active: Active) -> None:
     """Route attention. Raises DetentError for a head that the kernel does not take."""
     import torch
+    from vllm.utils.torch_utils import (  # type: ignore[import-not-found, unused-ignore]
+        canonicalize_singleton_dim_strides as canonical,
+    )
 
     from detent.kernels.attention_split import HEAD_DIMS, attention_split
 
@@ -52,15 +55,21 @@ def install(active: Active) -> None:
                    output_block_scale: torch.Tensor | None = None) -> torch.Tensor:
             if attn_metadata is None:  # while memory is measured
                 return output.fill_(0)
-            if attn_metadata.use_cascade or output_scale is not None or output_block_scale is not None:
+            step = attn_metadata
+            if step.use_cascade or output_scale is not None or output_block_scale is not None:
                 raise DetentError("cascade attention and quantised attention outputs are not served",
                                   "leave them off, as the plug-in sets them")
-            tokens = attn_metadata.num_actual_tokens
-            keys, values = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)
+            if step.causal is not True or step.mm_prefix_range_tensor is not None or step.rswa_window is not None:
+                raise DetentError("attention to later tokens, or not to all earlier ones, is not served",
+                                  "serve a decoder-only model of text")
+            tokens = step.num_actual_tokens
+            keys, values = map(canonical, kv_cache.transpose(1, 2).split(self.head_size, dim=-1))
+            # A replay may have longer requests than the capture; a server started with less context, a shorter table.
+            most = min(longest, step.block_table.shape[1] * keys.shape[1])
             attention_split(
-                query[:tokens], keys, values, attn_metadata.block_table, attn_metadata.query_start_loc,
-                attn_metadata.seq_lens, max_seqlen_q=attn_metadata.max_query_len,
-                max_context=longest if torch.cuda.is_current_stream_capturing() else attn_metadata.max_seq_len,
+                query[:tokens], keys, values, step.block_table, step.query_start_loc, step.seq_lens,
+                max_seqlen_q=step.max_query_len,
+                max_context=most if torch.cuda.is_current_stream_capturing() else step.max_seq_len,
                 num_splits=splits, split_stride=stride, softmax_scale=self.scale, out=output[:tokens])
             return output
         return attend
