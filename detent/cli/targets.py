@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from detent.engines.interface import Target
 
 ARMS = ("stock", "detent")
+ENGINES_OWN = "vllm-det"
+"""The arm that is vLLM's own batch-invariant mode."""
 DEFAULT_MODEL = "smollm2"
 
 

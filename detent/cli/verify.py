@@ -9,7 +9,7 @@ import click
 from detent.cli.options import json_option
 from detent.cli.output import check_places, show, show_json
 from detent.cli.progress import Steps
-from detent.cli.targets import ARMS, open_target
+from detent.cli.targets import ARMS, ENGINES_OWN, open_target
 
 if TYPE_CHECKING:
     from detent.battery import Report, Result
@@ -38,7 +38,8 @@ Examples:
               "OpenAI-compatible server.")
 @click.option("--model", metavar="M", help="Model: smollm2 (the default of embedded), tiny, tiny-moe, a GGUF file, a "
               "Hugging Face folder; of a server, one of those it serves.")
-@click.option("--arm", type=click.Choice(ARMS), help="The engine as shipped, or with Detent's selectors.")
+@click.option("--arm", type=click.Choice((*ARMS, ENGINES_OWN)),
+              help="The engine as shipped, with Detent's selectors, or (of vllm) in its own batch-invariant mode.")
 @click.option("--tuple", "commitment", metavar="FILE", help="Commitment tuple, instead of the default assignment.")
 @click.option("--set", "sets", type=click.Choice(SETS), multiple=True,
               help="Cells: the paper's 26 (the default, unless --random is given), its 9 strong ones, the extended "
