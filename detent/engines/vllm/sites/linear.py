@@ -63,8 +63,9 @@ def install(active: Active) -> None:
 
     def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        if rows.stride(0) % 8 or rows.stride(1) != 1:  # as the kernels' loads need them
-            rows = rows.contiguous()
+        step, within = rows.stride()
+        if within != 1 or step % 8 or step < rows.shape[1] or rows.data_ptr() % 16:  # as the kernels' loads need them
+            rows = rows.clone(memory_format=torch.contiguous_format)
         out: torch.Tensor = gemm(rows, weight, padding=padding, implementation=kernel)
         return out.view(*x.shape[:-1], weight.shape[0])
 

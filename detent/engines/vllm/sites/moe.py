@@ -76,9 +76,11 @@ def install(active: Active) -> None:
                   activation: Any, global_num_experts: int, expert_map: Any, a1q_scale: Any, a2_scale: Any,
                   workspace13: Any, workspace2: Any, expert_tokens_meta: Any,
                   apply_router_weight_on_input: bool) -> None:
-            for bad, what in ((self.quant_dtype is not None or a1q_scale is not None, "quantised experts"),
+            quantised = self.quant_dtype is not None or self.quant_config.weight_quant_dtype is not None
+            for bad, what in ((quantised or a1q_scale is not None, "quantised experts"),
                               (self._lora_context is not None, "LoRA on experts"),
                               (self.w1_bias is not None or self.w2_bias is not None, "experts with a bias"),
+                              (self.gemm1_clamp_limit is not None, "experts with a clamped activation"),
                               (expert_map is not None, "experts spread over ranks"),
                               (activation.value != "silu", f"activation {activation.value}"),
                               (apply_router_weight_on_input, "weights applied to the experts' input")):
