@@ -241,7 +241,8 @@ def builder(monkeypatch: pytest.MonkeyPatch, max_seqs: int = 64, graphs: int = 6
     config = SimpleNamespace(
         model_config=SimpleNamespace(get_num_attention_heads=lambda parallel: HEADS, get_head_size=lambda: DIM,
                                      get_num_kv_heads=lambda parallel: KV_HEADS, rswa_window=None),
-        parallel_config=SimpleNamespace(cp_kv_cache_interleave_size=1), cache_config=SimpleNamespace(cache_dtype="auto"),
+        parallel_config=SimpleNamespace(cp_kv_cache_interleave_size=1),
+        cache_config=SimpleNamespace(cache_dtype="auto"),
         compilation_config=SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE,
                                            max_cudagraph_capture_size=graphs),
         attention_config=SimpleNamespace(flash_attn_max_num_splits_for_cuda_graph=32),

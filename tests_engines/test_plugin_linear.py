@@ -202,5 +202,5 @@ def test_what_is_compiled_beforehand(padding: int, counts: Any, monkeypatch: pyt
     ("llama-3.1-70b-tp2-h200", [(5120, 8192), (8192, 4096), (64128, 8192), (28672, 8192), (8192, 14336)]),
 ])
 def test_shapes_of_published_models(name: str, shapes: list[tuple[int, int]]) -> None:
-    """``test_plugin_model`` compares them with the weights of vLLM's own models."""
+    """Query, key and value; attention's output; the output head; the MLP's two, or the router of experts."""
     assert linear.shapes(deployments.load(name).facts) == shapes

@@ -20,7 +20,7 @@ REDUCTIONS = ("amax", "amin", "aminmax", "argmax", "argmin", "cumprod", "cumsum"
               "logcumsumexp", "logsumexp", "max", "mean", "median", "min", "norm", "nansum", "prod", "scatter_add",
               "scatter_reduce", "std", "std_mean", "sum", "topk", "var", "var_mean")
 PARTS = ("softmax", "scaled_dot_product", "attention", "layer_norm", "rms_norm", "vector_norm", "batch_norm",
-         "group_norm", "linear_pointwise", "scaled_mm", "grouped_mm", "_mm_", "embedding_bag")
+         "group_norm", "linear_pointwise", "scaled_mm", "grouped_mm", "_mm_", "addmm_", "gemm", "embedding_bag")
 """Names, and parts of names, of operations that must be selected."""
 PACKAGE = os.path.dirname(torch.__file__)
 
@@ -42,7 +42,10 @@ def must_be_selected(name: str) -> bool:
 
 
 def floating(values: Any) -> bool:
-    """Whether some tensor among the arguments has floating numbers; sums of integers are exact."""
+    """Whether some tensor among the arguments has floating numbers, or integers are made such; sums of integers are
+    exact."""
+    if isinstance(values, torch.dtype):
+        return values.is_floating_point or values.is_complex
     if isinstance(values, torch.Tensor):
         return values.is_floating_point() or values.is_complex()
     if isinstance(values, dict):

@@ -86,17 +86,23 @@ def rebind(module: str, name: str, make: Callable[[Any], Any]) -> None:
         raise KeyError(f"{module}:{name} is not in HOOKS")
     if (module, name) in _replaced:
         return
-    *path, last = name.split(".")
     try:
-        owner = importlib.import_module(module)
-        for part in path:
-            owner = getattr(owner, part)
+        owner, last = find(module, name)
         original = getattr(owner, last)
     except (AttributeError, ModuleNotFoundError) as error:
         raise DetentError(f"this vLLM has no {module}:{name}, which Detent has to replace",
                           f"install vllm=={VERSIONS[-1]}") from error
     _replaced[module, name] = original
     setattr(owner, last, make(original))
+
+
+def find(module: str, name: str) -> tuple[Any, str]:
+    """The module or class that a name of the table is an attribute of, and which."""
+    *path, last = name.split(".")
+    owner = importlib.import_module(module)
+    for part in path:
+        owner = getattr(owner, part)
+    return owner, last
 
 
 def replaced() -> tuple[tuple[str, str], ...]:
