@@ -103,7 +103,9 @@ def test_a_layer(calls: list[dict[str, Any]], tokens: int, ids: torch.dtype) -> 
     torch.testing.assert_close(got.double(), layer.dense(), rtol=4e-3, atol=4e-3)
     assert torch.equal(layer.apply(experts(), slice(0, 1)), got[:1])
     assert [each["tokens"] for each in calls] == [tokens, 1]
-    assert all((each["row"], each["down_row"]) == (UP, DOWN) for each in calls)
+    for each in calls:
+        given = [row if isinstance(row, moe.Row) else moe.row_of(row) for row in (each["row"], each["down_row"])]
+        assert given == [moe.row_of(UP), moe.row_of(DOWN)]
 
 
 def test_shares_of_the_models_type(calls: list[dict[str, Any]]) -> None:
