@@ -207,7 +207,7 @@ def _filled(rows: int) -> int:
 
 
 def _widened(tables: Tensor, width: int) -> Tensor:
-    """The tables cut or filled up to ``width`` pages; what is filled in is masked."""
+    """The tables cut to ``width`` pages, or filled up with each request's last one; what is filled in is masked."""
     if tables.shape[1] >= width:
         return tables[:, :width]
-    return pad(tables, (0, width - tables.shape[1]))
+    return torch.cat((tables, tables[:, -1:].expand(-1, width - tables.shape[1])), 1)

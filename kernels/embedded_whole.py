@@ -6,6 +6,7 @@ which order hangs on the keys and queries of all that it computes in one call.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ TOGETHER = 2048
 """Keys that are gathered together, if they are several requests': what a core's cache has room for."""
 WORTH_A_CALL = 4
 """Requests, of more that could be gathered together, that are worth a call of their own without gathering."""
+NEAREST = 3
+"""Requests behind one whose distance from it is tried for a group."""
 _spaces = threading.local()
 
 
@@ -45,17 +48,17 @@ class Part:
     apart: int = 0
 
 
-def plan(starts: Sequence[int], lengths: Sequence[int], tables: Tensor, page: int, pages: int) -> list[Part]:
+def plan(starts: Sequence[int], lengths: Sequence[int], tables: Tensor, page: int) -> list[Part]:
     """What :func:`attention` computes in a step; all layers have the same.
 
     ``starts[B + 1]``: first query row of each request; ``lengths[B]``: its KV tokens after this step; ``tables[B,
-    width]``: its pages, each of ``page`` tokens and one of ``pages`` of the cache.
+    width]``: its pages of ``page`` tokens.
     """
     device = tables.device
     counts = [end - start for start, end in zip(starts, starts[1:], strict=False)]
     firsts = _consecutive(lengths, tables, page) if device.type == "cpu" else {}
     parts = []
-    for batch, apart in _batches([r for r, count in enumerate(counts) if count == 1], lengths, firsts, page, pages):
+    for batch, apart in _batches([r for r, count in enumerate(counts) if count == 1], lengths, firsts, page):
         own, rows = [lengths[r] for r in batch], [starts[r] for r in batch]
         longest, mask = max(own), None
         if min(own) < longest:
@@ -130,16 +133,17 @@ def _consecutive(lengths: Sequence[int], tables: Tensor, page: int) -> dict[int,
     return firsts
 
 
-def _batches(requests: Sequence[int], lengths: Sequence[int], firsts: Mapping[int, int], page: int,
-             pages: int) -> Iterator[tuple[list[int], int | None]]:
+def _batches(requests: Sequence[int], lengths: Sequence[int], firsts: Mapping[int, int],
+             page: int) -> Iterator[tuple[list[int], int | None]]:
     """Requests with one query, in batches of nearly one length; each with the pages from one request's first to the
     next one's if that is the same for all of them, with None if their keys have to be gathered."""
     for batch in _alike(requests, lengths):
         used = -(-max(lengths[r] for r in batch) // page)
-        gathered = [r for r in batch if r not in firsts]
-        for group, apart in _equally_far([r for r in batch if r in firsts], firsts):
-            # What a shorter request is filled up with lies behind it in the cache, and there must be something.
-            if firsts[group[-1]] + used <= pages and (len(group) == len(batch) or len(group) >= WORTH_A_CALL):
+        # A shorter request may be filled up with the rest of its last page: what lies behind that is another's.
+        in_place = [r for r in batch if r in firsts and -(-lengths[r] // page) == used]
+        gathered = [r for r in batch if r not in in_place]
+        for group, apart in _equally_far(in_place, firsts):
+            if len(group) == len(batch) or len(group) >= WORTH_A_CALL:
                 yield group, apart
             else:
                 gathered += group
@@ -162,14 +166,12 @@ def _alike(requests: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
 def _equally_far(requests: Sequence[int], firsts: Mapping[int, int]) -> list[tuple[list[int], int]]:
     """Requests in ascending order of their first pages, in groups in which these are equally far from each other; and
     how far."""
+    waiting = {firsts[r]: r for r in sorted(requests, key=lambda r: firsts[r])}
     groups: list[tuple[list[int], int]] = []
-    for request in sorted(requests, key=lambda r: firsts[r]):
-        group, apart = groups[-1] if groups else ([], 0)
-        distance = firsts[request] - firsts[group[-1]] if group else 0
-        if len(group) == 1 or group and distance == apart:
-            groups[-1] = [*group, request], distance
-        elif len(group) == 2:  # the second one may be nearer to what follows
-            groups[-1:] = [(group[:1], 0), ([group[1], request], distance)]
-        else:
-            groups.append(([request], 0))
+    while waiting:
+        first, *nearest = itertools.islice(waiting, 1 + NEAREST)
+        chains = [[place for place in itertools.takewhile(waiting.__contains__, itertools.count(first, near - first))]
+                  for near in nearest]
+        chain = max(chains, key=len, default=[first])
+        groups.append(([waiting.pop(place) for place in chain], chain[1] - first if len(chain) > 1 else 0))
     return groups

@@ -140,3 +140,17 @@ def test_random_use_keeps_every_promise(seed: int) -> None:
         assert cache.available == 12 - len(in_use)
         if chosen.random() < 0.02:
             cache.flush(f"salt {chosen.random()}" if chosen.random() < 0.5 else None)
+
+
+def test_what_is_not_finite_stays_with_its_request() -> None:
+    """Another one masks what it has not written of a page, but 0 times NaN is NaN."""
+    cache = make(pages=70)
+    held = write(cache, list(range(270)))
+    cache.pages[1][0, held[66], 1] = float("inf")
+    cache.pages[0][1, held[2], 3] = float("nan")
+    again, _, length = cache.match(list(range(12)))
+    cache.release(held)
+    assert length == 12 and bool(cache.pages[0][1, held[2], 3].isnan().all())  # still held by the second request
+    cache.release(again)
+    assert all(bool(torch.isfinite(side).all()) for side in cache.pages)
+    assert cache.match(list(range(12)))[2] == 8 and cache.match(list(range(4)))[2] == 4

@@ -47,7 +47,7 @@ class Cache:
         tables, lengths = self.tables[[r for r, _, _ in parts]], [end for _, _, end in parts]
         if sizes is None:
             out = embedded_whole.attention(q, self.keys, self.values, embedded_whole.plan(
-                starts, lengths, tables, PAGE, len(self.keys)))
+                starts, lengths, tables, PAGE))
         else:
             plan = embedded_attention.plan(starts, lengths, tables, PAGE, *sizes, HEADS // KV_HEADS, q.dtype)
             out = embedded_attention.attention(q, self.keys, self.values, plan, sizes[0])
@@ -116,7 +116,7 @@ def test_consecutive_pages_are_read_where_they_are(firsts: list[int | None], dec
     for part, found in zip(parts, cache.attention(parts, None), strict=True):
         assert torch.allclose(found, cache.expected(*part), atol=2e-6)
     planned = embedded_whole.plan([0, *itertools.accumulate(end - begin for _, begin, end in parts)], LENGTHS,
-                                  cache.tables, PAGE, pages)
+                                  cache.tables, PAGE)
     looked_for = sum(part.count for part in planned if part.where is not None)
     assert looked_for == (decode if kind == "decode" else prefill)
 
@@ -124,20 +124,20 @@ def test_consecutive_pages_are_read_where_they_are(firsts: list[int | None], dec
 def test_requests_that_are_equally_far_from_each_other_are_computed_in_one_call() -> None:
     lengths = [30, 32, 29, 31, 30, 32]
     tables = torch.tensor([[first + place for place in range(8)] for first in (8, 20, 32, 44, 60, 72)])
-    assert calls(lengths, tables, 80) == [(4, 8, 12), (2, None, 0)]
-    assert calls(lengths[3:], tables[3:], 80) == [(3, None, 0)]  # two of three are not worth a call
+    assert calls(lengths, tables) == [(4, 8, 12), (2, None, 0)]
+    assert calls(lengths[3:], tables[3:]) == [(3, None, 0)]  # two of three are not worth a call
 
 
-def test_a_shorter_request_is_filled_up_with_what_lies_behind_it_if_there_is_something() -> None:
+def test_a_shorter_request_is_filled_up_with_its_own_last_page_alone() -> None:
     tables = torch.tensor([[first + place for place in range(10)] for first in (8, 72)])
-    assert calls([40, 32], tables, 82) == [(2, 8, 64)]
-    assert calls([40, 32], tables, 81) == [(2, None, 0)]
+    assert calls([40, 37], tables) == [(2, 8, 64)]
+    assert calls([40, 36], tables) == [(2, None, 0)]
 
 
-def calls(lengths: list[int], tables: Any, pages: int) -> list[tuple[int, int | None, int]]:
+def calls(lengths: list[int], tables: Any) -> list[tuple[int, int | None, int]]:
     """Requests of each call that decodes; first page and pages from request to request, None if they are gathered."""
     return [(part.count, part.begin // PAGE if part.where is None else None, part.apart // PAGE)
-            for part in embedded_whole.plan(list(range(len(lengths) + 1)), lengths, tables, PAGE, pages)]
+            for part in embedded_whole.plan(list(range(len(lengths) + 1)), lengths, tables, PAGE)]
 
 
 def test_sizes_of_tiles_and_splits_are_in_the_bits() -> None:

@@ -152,3 +152,21 @@ def test_the_engines_requests_lie_one_after_the_other() -> None:
     tables = [sequence.pages for sequence in scheduler.running]
     assert [len(pages) for pages in tables] == [6, 6, 6, 5] and all(map(consecutive, tables))
     assert [pages[0] for pages in tables[:3]] == [0, 14, 21] and tables[3][0] == 28
+
+
+def test_what_is_promised_to_few_is_shared_with_more() -> None:
+    """Eight requests to the end of a context promise the whole pool; eight more get its other halves."""
+    places = Places(2048)
+    requests = [begin(places, 2, 256) for _ in range(16)]
+    for _ in range(100):
+        for pages in requests:
+            grow(places, pages, 1, 256)
+    assert all(map(consecutive, requests))
+    assert sorted(pages[0] for pages in requests) == list(range(0, 2048, 128))
+
+
+def test_a_run_that_fits_is_promised_though_a_wider_one_does_not() -> None:
+    places = Places(130)
+    own = begin(places, 1, 130)
+    other = begin(places, 2, 4)
+    assert consecutive(grow(places, own, 40, 130)) and consecutive(other)

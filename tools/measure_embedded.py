@@ -93,7 +93,7 @@ def _attention(requests: list[tuple[int, int]]) -> dict[str, Run]:
              "dense": partial(_sdpa, own, dense[0], dense[1], causal)}
     apart = torch.randperm(len(keys))[:tables.numel()].view(tables.shape)
     for name, where in (("whole", tables), ("whole, pages apart", apart)):
-        parts = embedded_whole.plan(starts, lengths, where, PAGE, len(keys))
+        parts = embedded_whole.plan(starts, lengths, where, PAGE)
         found[name] = partial(embedded_whole.attention, q, keys, values, parts)
     return {**found, "split": partial(embedded_attention.attention, q, keys, values, plan, TILE)}
 

@@ -14,8 +14,9 @@ class Batch:
 
     ``query_start[B + 1]``: first query row of each request, and their total. ``lengths[B]``: KV tokens of each request
     after this step; its last query row has position ``lengths[b] - 1``, the one before ``lengths[b] - 2``, and so on.
-    ``tables[B, width]``, int64: numbers of its KV pages, in order; what stands behind the last page in use is any
-    page's number. ``page``: tokens of a page. ``plans`` is the kernels' memory of the step.
+    ``tables[B, width]``, int64: numbers of its KV pages, in order, the last of them again and again behind it: no
+    request reads another's page, not even to mask it. ``page``: tokens of a page. ``plans`` is the kernels' memory of
+    the step.
     """
 
     query_start: list[int]

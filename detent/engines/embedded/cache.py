@@ -17,6 +17,9 @@ import torch
 from detent.engines.embedded.config import Config, Limits
 from detent.engines.embedded.places import Places
 
+TOGETHER = 64
+"""Pages that are looked through at once."""
+
 
 class Cache:
     """``pages``: keys and values, each ``[layers, P, page, kv_heads, head_dim]``."""
@@ -132,13 +135,16 @@ class Cache:
 
         The last go first, so that what remains of a prefix is its beginning.
         """
+        ended = []
         for page in reversed(list(pages)):
             self._users[page] -= 1
             if self._users[page] == 0:
                 if forget:
                     self._withdraw(page)
                 self._places.give(page)
+                ended.append(page)
         self._places.settle()
+        self._clear(ended)
 
     @staticmethod
     def key(parent: bytes, tokens: Sequence[int]) -> bytes:
@@ -162,6 +168,21 @@ class Cache:
             if shared > length:
                 best, length = page, shared
         return best, length
+
+    def _clear(self, pages: Sequence[int]) -> None:
+        """Pages of which something is not finite become zero and are not found again.
+
+        Whoever is given such a page masks what it has not written, but 0 times what is not finite is not 0.
+        """
+        for start in range(0, len(pages), TOGETHER):
+            part = list(pages[start:start + TOGETHER])
+            if all(bool(torch.isfinite(side[:, part]).all()) for side in self.pages):
+                continue
+            for page in part:
+                if not all(bool(torch.isfinite(side[:, page]).all()) for side in self.pages):
+                    self._withdraw(page)
+                    for side in self.pages:
+                        side[:, page] = 0
 
     def _withdraw(self, page: int) -> None:
         published = self._published.pop(page, None)

@@ -98,7 +98,7 @@ class Ops:
                 parts = batch.plans.get("whole")
                 if parts is None:
                     parts = batch.plans["whole"] = embedded_whole.plan(
-                        batch.query_start, batch.lengths, batch.tables, batch.page, len(k_pages))
+                        batch.query_start, batch.lengths, batch.tables, batch.page)
                 return embedded_whole.attention(q, k_pages, v_pages, parts)
             rows, stride = points["query_rows"], points["split_stride"]
             plan = batch.plans.get((rows, stride))

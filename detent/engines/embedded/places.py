@@ -2,7 +2,7 @@
 
 Attention reads keys that lie one after the other in memory where they are, and gathers others first. So a request that
 begins is promised as many consecutive pages as it may come to need, the longest unused ones; its next pages are taken
-from there. A promise costs no one a page: others take promised pages when no others are free.
+from there. A promise costs no one a page: when no others are free, half of what was promised goes to the next request.
 """
 
 from __future__ import annotations
@@ -65,19 +65,29 @@ class Places:
 
     def _begin(self, room: int) -> tuple[int, int]:
         """A run and its first page; a single page has no run."""
-        unused = np.where((self._run != 0) & (self._since != HELD), PROMISED, self._since)
-        width = _rounded(room)
-        if 1 < width <= len(unused):
-            latest = _sliding_maximum(unused, width)
-            first = int(latest.argmin())
-            if latest[first] < PROMISED:
-                self._runs += 1
-                self._run[first:first + width] = self._runs
-                return self._runs, first
+        promised = (self._run != 0) & (self._since != HELD)
+        unused = np.where(promised, PROMISED, self._since)
+        for width in (_rounded(room), room):
+            if 1 < width <= len(unused):
+                latest = _sliding_maximum(unused, width)
+                first = int(latest.argmin())
+                if latest[first] < PROMISED:
+                    return self._promise(first, width)
         page = int(unused.argmin())
-        if unused[page] == PROMISED:  # the longest unused of those that are promised
-            page = int(self._since.argmin())
-        return 0, page
+        if unused[page] < PROMISED:
+            return 0, page
+        # All that is free is promised: the second half of a run, or where that has begun half of what is left of it.
+        first, length = _longest_stretch(promised)
+        own, end = np.flatnonzero(self._run == self._run[first]), first + length
+        start = int(own[0] + own[-1] + 1) // 2
+        if not first < start < end:
+            start = end - max(1, length // 2)
+        return self._promise(start, min(room, end - start))
+
+    def _promise(self, first: int, width: int) -> tuple[int, int]:
+        self._runs += 1
+        self._run[first:first + width] = self._runs
+        return self._runs, first
 
 
 def _rounded(room: int) -> int:
@@ -94,3 +104,11 @@ def _sliding_maximum(values: NDArray[np.int64], width: int) -> NDArray[np.int64]
         values = np.maximum(values[:-done], values[done:])
         done *= 2
     return np.maximum(values[:len(values) - (width - done)], values[width - done:])
+
+
+def _longest_stretch(marked: NDArray[np.bool_]) -> tuple[int, int]:
+    """The first and the number of the most consecutive marked elements; some are."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], marked, [False]))))
+    first, last = edges[::2], edges[1::2]
+    longest = int((last - first).argmax())
+    return int(first[longest]), int(last[longest] - first[longest])
