@@ -9,6 +9,7 @@ added up by one kernel.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,8 +55,8 @@ def moe(
     topk_ids: Tensor,
     topk_weights: Tensor,
     *,
-    row: Mapping[str, Any],
-    down_row: Mapping[str, Any] | None = None,
+    row: Mapping[str, Any] | Row,
+    down_row: Mapping[str, Any] | Row | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """The experts' sum for each token: ``sum_j topk_weights[t, j] * down[e] @ (silu(gate) * up)``, ``e = ids[t, j]``.
@@ -66,8 +67,8 @@ def moe(
 
     ``row`` has the columns of the engines' tables (``BLOCK_SIZE_M``, ``BLOCK_SIZE_N``, ``BLOCK_SIZE_K``,
     ``GROUP_SIZE_M``; ``num_warps`` 4 and ``num_stages`` 3 if absent). ``down_row`` configures the second GEMM, with the
-    same ``BLOCK_SIZE_M`` or none. Sums are fp32; rounded to bf16 are gate and up, their product, each pair's weighted
-    result, and the sum of those in the order of the token's list.
+    same ``BLOCK_SIZE_M`` or none. A ``Row`` that ``row_of`` made of either costs less. Sums are fp32; rounded to bf16
+    are gate and up, their product, each pair's weighted result, and the sum of those in the order of the token's list.
 
     Launches depend on shapes alone, never on ids, and the host waits for nothing: a captured graph may be replayed with
     other contents. Allocates tokens * k rows of ``max(2 * width, hidden) + width``. Raises ``ValueError``, before
@@ -150,13 +151,17 @@ def topk_softmax(logits: Tensor, k: int, *, renormalize: bool) -> tuple[Tensor, 
     """
     device = _device()
     torch = device.torch
-    _refuse(logits.dim() != 2, f"logits are (tokens, experts), not {tuple(logits.shape)}", "topk_softmax")
-    tokens, experts = map(int, logits.shape)
-    _refuse(logits.dtype not in (torch.bfloat16, torch.float16, torch.float32), f"logits are {logits.dtype}",
-            "topk_softmax")
-    _refuse(not 1 <= experts <= MAX_EXPERTS, f"{experts} experts are not 1 to {MAX_EXPERTS}", "topk_softmax")
-    _refuse(not 1 <= k <= min(experts, MAX_TOP_K), f"k {k} is not 1 to {min(experts, MAX_TOP_K)}", "topk_softmax")
-    _refuse(experts > 1 and logits.stride(1) != 1, "a row of logits is not contiguous", "topk_softmax")
+    if logits.dim() != 2:
+        raise ValueError(f"topk_softmax: logits are (tokens, experts), not {tuple(logits.shape)}")
+    tokens, experts = logits.shape
+    if logits.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise ValueError(f"topk_softmax: logits are {logits.dtype}")
+    if not 1 <= experts <= MAX_EXPERTS:
+        raise ValueError(f"topk_softmax: {experts} experts are not 1 to {MAX_EXPERTS}")
+    if not 1 <= k <= min(experts, MAX_TOP_K):
+        raise ValueError(f"topk_softmax: k {k} is not 1 to {min(experts, MAX_TOP_K)}")
+    if experts > 1 and logits.stride(1) != 1:
+        raise ValueError("topk_softmax: a row of logits is not contiguous")
     ids = torch.empty((tokens, k), dtype=torch.int32, device=logits.device)
     shares = torch.empty((tokens, k), dtype=torch.float32, device=logits.device)
     if tokens:
@@ -166,27 +171,42 @@ def topk_softmax(logits: Tensor, k: int, *, renormalize: bool) -> tuple[Tensor, 
     return shares, ids
 
 
-def row_of(row: Mapping[str, Any], name: str = "row", block_m: int | None = None) -> Row:
+def row_of(row: Mapping[str, Any] | Row, name: str = "row", block_m: int | None = None) -> Row:
     """A table's row. ``ValueError`` names a column that is missing, unknown or has a value no kernel has."""
-    known = (*COLUMNS, *FIXED)
+    if isinstance(row, Row):
+        return _again(row, name, block_m)
     for column, value in row.items():
-        _refuse(column not in known, f"{name}: column {column} is none of {', '.join(known)}")
-        _refuse(column in FIXED and value not in (FIXED[column], None), f"{name}: {column} is {value}")
+        if column not in COLUMNS and column not in FIXED:
+            raise ValueError(f"moe: {name}: column {column} is none of {', '.join((*COLUMNS, *FIXED))}")
+        if column in FIXED and value not in (FIXED[column], None):
+            raise ValueError(f"moe: {name}: {column} is {value}")
     values = {"BLOCK_SIZE_M": block_m} | DEFAULTS | dict(row) if block_m else DEFAULTS | dict(row)
     for column in COLUMNS:
-        _refuse(column not in values, f"{name}: {column} is missing")
-        _refuse(type(values[column]) is not int or values[column] < 1, f"{name}: {column} {values[column]} is no count")
+        if column not in values:
+            raise ValueError(f"moe: {name}: {column} is missing")
+        if type(values[column]) is not int or values[column] < 1:
+            raise ValueError(f"moe: {name}: {column} {values[column]} is no count")
     made = Row(*(values[column] for column in COLUMNS))
     for column, size in zip(COLUMNS[:3], made, strict=False):
-        _refuse(size not in BLOCK_SIZES, f"{name}: {column} {size} is none of {BLOCK_SIZES}")
-    _refuse(made.warps not in (4, 8), f"{name}: num_warps {made.warps} is not 4 or 8")
-    _refuse(made.stages > 8, f"{name}: num_stages {made.stages} is more than 8")
-    _refuse(block_m is not None and made.block_m != block_m,
-            f"{name}: BLOCK_SIZE_M {made.block_m} is not row's {block_m}: both GEMMs read one sorted index")
+        if size not in BLOCK_SIZES:
+            raise ValueError(f"moe: {name}: {column} {size} is none of {BLOCK_SIZES}")
+    if made.warps not in (4, 8):
+        raise ValueError(f"moe: {name}: num_warps {made.warps} is not 4 or 8")
+    if made.stages > 8:
+        raise ValueError(f"moe: {name}: num_stages {made.stages} is more than 8")
+    if block_m is not None and made.block_m != block_m:
+        raise ValueError(
+            f"moe: {name}: BLOCK_SIZE_M {made.block_m} is not row's {block_m}: both GEMMs read one sorted index")
     return made
 
 
-def _rows(row: Mapping[str, Any], down_row: Mapping[str, Any] | None) -> tuple[Row, Row]:
+@functools.lru_cache(maxsize=1024)
+def _again(row: Row, name: str, block_m: int | None) -> Row:
+    """A row that someone made, checked once for all calls."""
+    return row_of(dict(zip(COLUMNS, row, strict=True)), name, block_m)
+
+
+def _rows(row: Mapping[str, Any] | Row, down_row: Mapping[str, Any] | Row | None) -> tuple[Row, Row]:
     up = row_of(row)
     return up, up if down_row is None else row_of(down_row, "down_row", up.block_m)
 
@@ -234,46 +254,58 @@ def _step(tensor: Tensor) -> int:
     return int(tensor.stride(0) if tensor.shape[0] > 1 else tensor.shape[1])
 
 
-def _refuse(bad: bool, message: str, name: str = "moe") -> None:
-    if bad:
-        raise ValueError(f"{name}: {message}")
-
-
 def _check(
     device: _Device, x: Tensor, gate_up: Tensor, down: Tensor, ids: Tensor, weights: Tensor, out: Tensor | None,
     up: Row, second: Row,
 ) -> None:
-    """Refuse what the kernels do not take; host data only."""
+    """Refuse what the kernels do not take; host data only. It runs at each call: no message is made for nothing."""
     torch = device.torch
-    _refuse(x.dim() != 2, f"x is (tokens, hidden), not {tuple(x.shape)}")
-    tokens, hidden = map(int, x.shape)
-    _refuse(gate_up.dim() != 3 or down.dim() != 3, "gate_up and down have an expert a matrix")
-    experts, width = int(gate_up.shape[0]), int(down.shape[2])
-    _refuse(tuple(gate_up.shape) != (experts, 2 * width, hidden) or tuple(down.shape) != (experts, hidden, width),
-            f"gate_up {tuple(gate_up.shape)} and down {tuple(down.shape)} are not (experts, 2 * width, {hidden}) and "
-            f"(experts, {hidden}, width)")
-    _refuse(not 1 <= experts <= MAX_EXPERTS, f"{experts} experts are not 1 to {MAX_EXPERTS}")
-    _refuse(hidden % 16 != 0 or width % 16 != 0 or hidden == 0 or width == 0,
-            f"hidden {hidden} and width {width} are no multiples of 16")
-    _refuse(ids.dim() != 2 or ids.shape[0] != tokens or weights.shape != ids.shape,
-            f"topk_ids {tuple(ids.shape)} and topk_weights {tuple(weights.shape)} are not ({tokens}, k)")
-    _refuse(not 1 <= ids.shape[1] <= MAX_TOP_K, f"k {ids.shape[1]} is not 1 to {MAX_TOP_K}")
-    _refuse(ids.dtype != torch.int32 or not ids.is_contiguous(), "topk_ids is not contiguous int32")
-    _refuse(weights.dtype != torch.float32 or not weights.is_contiguous(), "topk_weights is not contiguous float32")
+    if x.dim() != 2:
+        raise ValueError(f"moe: x is (tokens, hidden), not {tuple(x.shape)}")
+    tokens, hidden = x.shape
+    if gate_up.dim() != 3 or down.dim() != 3:
+        raise ValueError("moe: gate_up and down have an expert a matrix")
+    experts, width = gate_up.shape[0], down.shape[2]
+    if gate_up.shape != (experts, 2 * width, hidden) or down.shape != (experts, hidden, width):
+        raise ValueError(f"moe: gate_up {tuple(gate_up.shape)} and down {tuple(down.shape)} are not (experts, "
+                         f"2 * width, {hidden}) and (experts, {hidden}, width)")
+    if not 1 <= experts <= MAX_EXPERTS:
+        raise ValueError(f"moe: {experts} experts are not 1 to {MAX_EXPERTS}")
+    if hidden % 16 != 0 or width % 16 != 0 or hidden == 0 or width == 0:
+        raise ValueError(f"moe: hidden {hidden} and width {width} are no multiples of 16")
+    if ids.dim() != 2 or ids.shape[0] != tokens or weights.shape != ids.shape:
+        raise ValueError(
+            f"moe: topk_ids {tuple(ids.shape)} and topk_weights {tuple(weights.shape)} are not ({tokens}, k)")
+    k = ids.shape[1]
+    if not 1 <= k <= MAX_TOP_K:
+        raise ValueError(f"moe: k {k} is not 1 to {MAX_TOP_K}")
+    if ids.dtype != torch.int32 or not ids.is_contiguous():
+        raise ValueError("moe: topk_ids is not contiguous int32")
+    if weights.dtype != torch.float32 or not weights.is_contiguous():
+        raise ValueError("moe: topk_weights is not contiguous float32")
+    dtype, place = x.dtype, x.device
     allowed = (torch.float16, torch.float32) if device.interpreted else (torch.bfloat16,)
-    _refuse(x.dtype not in allowed, f"x is {x.dtype}, none of {', '.join(map(str, allowed))}")
-    _refuse(out is not None and out.shape != x.shape, "out has not x's shape")
-    for name, tensor in (("x", x), ("gate_up", gate_up), ("down", down), ("out", x if out is None else out)):
-        _refuse(tensor.dtype != x.dtype, f"{name} is {tensor.dtype}, x {x.dtype}")
-        _refuse(tensor.stride(-1) != 1, f"{name}'s last dimension is not contiguous")
-        steps = tensor.stride()[:-1] if tensor.shape[0] > 1 else tensor.stride()[1:-1]
-        _refuse(any(step % 16 for step in steps) or tensor.data_ptr() % 16 != 0,
-                f"{name}'s rows do not begin at multiples of 16 elements")
+    if dtype not in allowed:
+        raise ValueError(f"moe: x is {dtype}, none of {', '.join(map(str, allowed))}")
+    if out is not None and out.shape != x.shape:
+        raise ValueError("moe: out has not x's shape")
+    written = x if out is None else out
+    for name, tensor in (("x", x), ("gate_up", gate_up), ("down", down), ("out", written)):
+        if tensor.dtype != dtype:
+            raise ValueError(f"moe: {name} is {tensor.dtype}, x {dtype}")
+        *steps, last = tensor.stride()
+        if last != 1:
+            raise ValueError(f"moe: {name}'s last dimension is not contiguous")
+        if math.gcd(16, tensor.data_ptr(), *(steps if tensor.shape[0] > 1 else steps[1:])) != 16:
+            raise ValueError(f"moe: {name}'s rows do not begin at multiples of 16 elements")
     for name, tensor in (("gate_up", gate_up), ("down", down), ("topk_ids", ids), ("topk_weights", weights),
-                         ("out", x if out is None else out)):
-        _refuse(tensor.device != x.device, f"{name} is on {tensor.device}, x on {x.device}")
-    _refuse(tokens * int(ids.shape[1]) * max(up.block_m, width) > INT_MAX, f"{tokens} tokens are counted beyond 2**31")
+                         ("out", written)):
+        if tensor.device != place:
+            raise ValueError(f"moe: {name} is on {tensor.device}, x on {place}")
+    if tokens * k * max(up.block_m, width) > INT_MAX:
+        raise ValueError(f"moe: {tokens} tokens are counted beyond 2**31")
+    size, there = x.element_size(), _shared_memory(place)
     for name, row in (("row", up), ("down_row", second)):
-        needed = (row.block_m + row.block_n) * row.block_k * x.element_size() * row.stages
-        _refuse(needed > _shared_memory(x.device),
-                f"{name}: its stages take {needed} bytes of shared memory, there are {_shared_memory(x.device)}")
+        needed = (row.block_m + row.block_n) * row.block_k * size * row.stages
+        if needed > there:
+            raise ValueError(f"moe: {name}: its stages take {needed} bytes of shared memory, there are {there}")

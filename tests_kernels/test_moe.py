@@ -277,3 +277,17 @@ def test_a_row_of_a_table() -> None:
         64, 64, 32, 8, 4, 3)
     with pytest.raises(ValueError, match="down_row"):
         row_of({"BLOCK_SIZE_N": 64}, "down_row", 16)
+
+
+def test_a_row_that_was_made_is_taken_beside_a_mapping() -> None:
+    """And refused alike, also a second time."""
+    layer, down_row = Layer(3, seed=5), {**ROW, "BLOCK_SIZE_N": 16}
+    made, down = row_of(ROW), row_of(down_row, "down_row", ROW["BLOCK_SIZE_M"])
+    arguments = layer.x, layer.gate_up, layer.down, layer.ids, layer.shares
+    assert_same(moe(*arguments, row=made, down_row=down), moe(*arguments, row=ROW, down_row=down_row), "a Row")
+    for change, message in (({"warps": 2}, "^moe: row: num_warps 2 is not"), ({"group": 0}, "GROUP_SIZE_M 0 is no"),
+                            ({"block_k": 8}, "BLOCK_SIZE_K 8 is none")) * 2:
+        with pytest.raises(ValueError, match=message):
+            moe(*arguments, row=made._replace(**change))
+    with pytest.raises(ValueError, match="^moe: down_row: BLOCK_SIZE_M 64 is not row's"):
+        moe(*arguments, row=made, down_row=made._replace(block_m=64))

@@ -12,7 +12,7 @@ import pytest
 
 from detent.kernels import moe_agreement
 from detent.kernels.moe import row_of
-from detent.kernels.moe_agreement import ByTokens, agreeing, may_take_turns
+from detent.kernels.moe_agreement import ByTokens, agreeing, deciding, may_take_turns
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "programs" / "tables" / "vllm-0.26.0" / "E=128,N=768,device_name=NVIDIA_H200.json"
@@ -84,6 +84,36 @@ def test_nothing_takes_turns_beside_what_was_compared(change: dict[str, Any], ta
 
 def test_the_nearest_key_has_the_row_and_the_lower_of_two(table: dict[int, dict[str, Any]]) -> None:
     """As vLLM looks it up: the first of the keys whose distance is least."""
-    by_tokens = ByTokens(table)
+    by_tokens, rows = ByTokens(table), {key: row_of(row) for key, row in table.items()}
     for tokens in range(1, 9000):
-        assert by_tokens(tokens) is table[min(table, key=lambda key: abs(key - tokens))]
+        assert by_tokens(tokens) == rows[min(table, key=lambda key: abs(key - tokens))]
+
+
+CODE = (ROOT / "kernels" / "moe.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("part", "other"), [
+    ("CHUNK, SUB = 256, 32", "CHUNK, SUB = 256, 64"), ("COMBINE_SPAN = 2048, 1024", "COMBINE_SPAN = 2048, 512"),
+    ("CHUNK, SUB, device.early, num_warps=4, **device.options", "CHUNK, SUB, device.early, num_warps=8, "
+     "**device.options"),
+    ("num_warps=row.warps", "num_warps=4"), ("row.block_k, row.group, device", "row.block_k, 1, device"),
+    ("tensor.shape[0] > 1 else tensor.shape[1]", "tensor.shape[0] > 0 else tensor.shape[1]"),
+    ('{"enable_fp_fusion": False}', '{"enable_fp_fusion": True}'), ('{"launch_pdl": True}', '{"launch_pdl": False}'),
+    ("    block_n: int\n    block_k: int", "    block_k: int\n    block_n: int"),
+    ("blocks, second, second=True", "blocks, up, second=True"), ("@functools.cache\ndef _device", "def _device"),
+    ("    order = _empty(torch", "    order = torch.empty(torch"),
+])
+def test_what_decides_bits_is_in_the_digest(part: str, other: str) -> None:
+    assert CODE.count(part) == 1
+    assert deciding(CODE.replace(part, other)) != deciding(CODE)
+
+
+@pytest.mark.parametrize(("part", "other"), [
+    ("MAX_TOP_K = 32", "MAX_TOP_K = 64"), ("made.stages > 8", "made.stages > 9"), ("hidden == 0 or", "hidden < 0 or"),
+    ("moe: k {k} is not", "moe: {k} is not"), ('"""Sort pairs by expert', '"""Sorts pairs by expert'),
+    ("    pairs = topk_ids.numel()\n", "    # pairs of all tokens\n    pairs = (topk_ids.numel())\n"),
+    ("renormalize, num_warps=1", "renormalize, num_warps=2"),  # of the router, which no row of a table changes
+])
+def test_what_decides_none_is_not(part: str, other: str) -> None:
+    assert CODE.count(part) == 1
+    assert deciding(CODE.replace(part, other)) == deciding(CODE)

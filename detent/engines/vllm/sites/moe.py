@@ -11,14 +11,16 @@ up, stops.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from detent.engines.vllm import hooks
 from detent.engines.vllm.active import Active
 from detent.runtime.errors import DetentError
 
-Rows = Callable[[int], tuple[Mapping[str, Any], ...]]
+if TYPE_CHECKING:
+    from detent.kernels.moe import Row
+
 FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 SERVED = {"align": "sort", "combine": "moe_sum", "activation": "silu", "apply_router_weight_on_input": False,
           "no_combine": False, "fused_sum_all_reduce": False, "filter_expert": False, "routed_scaling_factor": 1.0}
@@ -27,11 +29,15 @@ ROW = tuple(f"{layer}.{field}" for layer in ("up", "down") for field in (*FIELDS
 """Points that change no bit where the table's rows take turns."""
 
 
-def rows_of(active: Active) -> Rows:
+def rows_of(active: Active) -> Callable[[int], tuple[Row, Row]]:
     """Of a number of tokens, the rows of both products. Needs a GPU."""
-    points = active.points["moe"]
-    pinned = tuple({field: points[f"{layer}.{field}"] for field in FIELDS} for layer in ("up", "down"))
+    from detent.kernels.moe import row_of
+
     if not take_turns(active):
+        points = active.points["moe"]
+        up, down = ({field: points[f"{layer}.{field}"] for field in FIELDS} for layer in ("up", "down"))
+        first = row_of(up)
+        pinned = first, row_of(down, "down_row", first.block_m)
         return lambda tokens: pinned
     from detent.kernels.moe_agreement import ByTokens
 
