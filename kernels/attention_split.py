@@ -79,8 +79,8 @@ def attention_split(
     """
     device = _device()
     heads, kv_heads, head_dim, page = _check(
-        q, k_cache, v_cache, page_table, cu_seqlens_q, seqused_k, max_seqlen_q, max_context, num_splits, split_stride,
-        softmax_scale, out)
+        device, q, k_cache, v_cache, page_table, cu_seqlens_q, seqused_k, max_seqlen_q, max_context, num_splits,
+        split_stride, softmax_scale, out)
     torch = device.torch
     shape = SHAPES[head_dim]
     out = torch.empty_like(q) if out is None else out
@@ -162,7 +162,8 @@ def implementation() -> str:
     from detent.kernels import attention_split_cuda
 
     chosen = os.environ.get("DETENT_ATTENTION_SPLIT")
-    _refuse(chosen not in (None, "", "sm90", "triton"), f"DETENT_ATTENTION_SPLIT={chosen} is not sm90 or triton")
+    if chosen not in (None, "", "sm90", "triton"):
+        raise ValueError(f"attention_split: DETENT_ATTENTION_SPLIT={chosen} is not sm90 or triton")
     if chosen:
         return chosen
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -177,50 +178,68 @@ def _partials(torch: Any, q: Tensor, rows: int, head_dim: int, direct: bool) -> 
     return buffer[rows * head_dim : rows * (head_dim + 1)], buffer[rows * (head_dim + 1) :], buffer[: rows * head_dim]
 
 
-def _refuse(bad: bool, message: str) -> None:
-    if bad:
-        raise ValueError(f"attention_split: {message}")
-
-
 def _check(
-    q: Tensor, k: Tensor, v: Tensor, table: Tensor, cu: Tensor, used: Tensor, max_seqlen_q: int, max_context: int,
-    num_splits: int, stride: int, scale: float | None, out: Tensor | None,
+    device: _Device, q: Tensor, k: Tensor, v: Tensor, table: Tensor, cu: Tensor, used: Tensor, max_seqlen_q: int,
+    max_context: int, num_splits: int, stride: int, scale: float | None, out: Tensor | None,
 ) -> tuple[int, int, int, int]:
-    """Heads, KV heads, head dim and page size of a call that the kernels take; host data only."""
-    torch = _device().torch
-    _refuse(q.dim() != 3, f"q is (tokens, heads, head dim), not {tuple(q.shape)}")
-    _refuse(k.dim() != 4 or k.shape != v.shape,
-            f"the caches are (pages, page size, KV heads, head dim) alike, not {tuple(k.shape)} and {tuple(v.shape)}")
-    heads, head_dim = int(q.shape[1]), int(q.shape[2])
-    page, kv_heads = int(k.shape[1]), int(k.shape[2])
-    _refuse(head_dim not in HEAD_DIMS, f"head dim {head_dim} is none of {HEAD_DIMS}")
-    _refuse(k.shape[3] != head_dim, f"q has head dim {head_dim}, the caches {k.shape[3]}")
-    _refuse(kv_heads == 0 or heads % kv_heads != 0 or heads // kv_heads > SPLIT_ROWS,
-            f"{heads} heads are not up to {SPLIT_ROWS} for each of {kv_heads} KV heads")
-    _refuse(page == 0 or page & (page - 1) != 0, f"page size {page} is no power of two")
-    allowed = (torch.bfloat16,) if not _device().interpreted else (torch.float16, torch.float32)
-    _refuse(q.dtype not in allowed, f"{q.dtype} is none of {', '.join(map(str, allowed))}")
-    for name, tensor in (("q", q), ("k_cache", k), ("v_cache", v), ("out", q if out is None else out)):
-        _refuse(tensor.dtype != q.dtype, f"{name} is {tensor.dtype}, q {q.dtype}")
-        _refuse(tensor.stride(-1) != 1, f"{name}'s head dim is not contiguous")
-        _refuse(any(step % 8 for step in tensor.stride()[:-1]) or tensor.data_ptr() % 16 != 0,
-                f"{name}'s rows do not begin at multiples of 16 bytes")
-    _refuse(out is not None and out.shape != q.shape, "out has not q's shape")
+    """Heads, KV heads, head dim and page size of a call that the kernels take; host data only. No message is made for
+    nothing."""
+    torch = device.torch
+    if q.dim() != 3:
+        raise ValueError(f"attention_split: q is (tokens, heads, head dim), not {tuple(q.shape)}")
+    if k.dim() != 4 or k.shape != v.shape:
+        raise ValueError("attention_split: the caches are (pages, page size, KV heads, head dim) alike, not "
+                         f"{tuple(k.shape)} and {tuple(v.shape)}")
+    (_, heads, head_dim), (_, page, kv_heads, cached) = q.shape, k.shape
+    if head_dim not in HEAD_DIMS:
+        raise ValueError(f"attention_split: head dim {head_dim} is none of {HEAD_DIMS}")
+    if cached != head_dim:
+        raise ValueError(f"attention_split: q has head dim {head_dim}, the caches {cached}")
+    if kv_heads == 0 or heads % kv_heads != 0 or heads // kv_heads > SPLIT_ROWS:
+        raise ValueError(
+            f"attention_split: {heads} heads are not up to {SPLIT_ROWS} for each of {kv_heads} KV heads")
+    if page == 0 or page & (page - 1) != 0:
+        raise ValueError(f"attention_split: page size {page} is no power of two")
+    dtype, place = q.dtype, q.device
+    allowed = (torch.float16, torch.float32) if device.interpreted else (torch.bfloat16,)
+    if dtype not in allowed:
+        raise ValueError(f"attention_split: {dtype} is none of {', '.join(map(str, allowed))}")
+    written = q if out is None else out
+    for name, tensor in (("q", q), ("k_cache", k), ("v_cache", v), ("out", written)):
+        if tensor.dtype != dtype:
+            raise ValueError(f"attention_split: {name} is {tensor.dtype}, q {dtype}")
+        steps = tensor.stride()
+        if steps[-1] != 1:
+            raise ValueError(f"attention_split: {name}'s head dim is not contiguous")
+        if math.gcd(8, *steps[:-1]) != 8 or tensor.data_ptr() % 16 != 0:
+            raise ValueError(f"attention_split: {name}'s rows do not begin at multiples of 16 bytes")
+    if out is not None and out.shape != q.shape:
+        raise ValueError("attention_split: out has not q's shape")
     for name, tensor in (("page_table", table), ("cu_seqlens_q", cu), ("seqused_k", used)):
-        _refuse(tensor.dtype != torch.int32 or tensor.stride(-1) != 1, f"{name} is not contiguous int32")
+        if tensor.dtype != torch.int32 or tensor.stride(-1) != 1:
+            raise ValueError(f"attention_split: {name} is not contiguous int32")
     for name, tensor in (("k_cache", k), ("v_cache", v), ("page_table", table), ("cu_seqlens_q", cu),
-                         ("seqused_k", used), ("out", q if out is None else out)):
-        _refuse(tensor.device != q.device, f"{name} is on {tensor.device}, q on {q.device}")
-    batch = int(used.shape[0])
-    _refuse(table.dim() != 2 or used.dim() != 1 or cu.dim() != 1 or table.shape[0] != batch
-            or cu.shape[0] != batch + 1, "page_table, cu_seqlens_q and seqused_k are not of one batch")
-    _refuse(batch > MAX_BATCH, f"{batch} requests are more than {MAX_BATCH}")
-    _refuse(max_seqlen_q < 1 or not 1 <= max_context < UNSPLIT, "max_seqlen_q and max_context begin at 1")
-    _refuse(max_context > table.shape[1] * page, f"{table.shape[1]} pages of {page} do not hold {max_context} tokens")
-    _refuse(not 1 <= num_splits <= MAX_SPLITS, f"{num_splits} splits are not 1 to {MAX_SPLITS}")
-    _refuse(not MIN_STRIDE <= stride <= MAX_STRIDE or stride % STRIDE_STEP != 0,
-            f"stride {stride} is no multiple of {STRIDE_STEP} from {MIN_STRIDE} to {MAX_STRIDE}")
-    _refuse(num_splits > 1 and num_splits * stride < max_context,
-            f"{num_splits} splits of {stride} do not cover {max_context} tokens")
-    _refuse(scale is not None and not (0.0 < scale < math.inf), f"softmax scale {scale} is not positive")
+                         ("seqused_k", used), ("out", written)):
+        if tensor.device != place:
+            raise ValueError(f"attention_split: {name} is on {tensor.device}, q on {place}")
+    batch = used.shape[0]
+    if (table.dim() != 2 or used.dim() != 1 or cu.dim() != 1 or table.shape[0] != batch
+            or cu.shape[0] != batch + 1):
+        raise ValueError("attention_split: page_table, cu_seqlens_q and seqused_k are not of one batch")
+    if batch > MAX_BATCH:
+        raise ValueError(f"attention_split: {batch} requests are more than {MAX_BATCH}")
+    if max_seqlen_q < 1 or not 1 <= max_context < UNSPLIT:
+        raise ValueError("attention_split: max_seqlen_q and max_context begin at 1")
+    if max_context > table.shape[1] * page:
+        raise ValueError(
+            f"attention_split: {table.shape[1]} pages of {page} do not hold {max_context} tokens")
+    if not 1 <= num_splits <= MAX_SPLITS:
+        raise ValueError(f"attention_split: {num_splits} splits are not 1 to {MAX_SPLITS}")
+    if not MIN_STRIDE <= stride <= MAX_STRIDE or stride % STRIDE_STEP != 0:
+        raise ValueError(
+            f"attention_split: stride {stride} is no multiple of {STRIDE_STEP} from {MIN_STRIDE} to {MAX_STRIDE}")
+    if num_splits > 1 and num_splits * stride < max_context:
+        raise ValueError(f"attention_split: {num_splits} splits of {stride} do not cover {max_context} tokens")
+    if scale is not None and not 0.0 < scale < math.inf:
+        raise ValueError(f"attention_split: softmax scale {scale} is not positive")
     return heads, kv_heads, head_dim, page

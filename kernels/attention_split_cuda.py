@@ -60,9 +60,8 @@ def attend(
     max_seqlen_q: int, max_context: int, splits: int, stride: int, scale: float, multiprocessors: int,
 ) -> None:
     """Launch for checked arguments. ``scale`` is in powers of two; ``splits`` 1 means that no request has a second."""
-    heads, head_dim = int(q.shape[1]), int(q.shape[2])
-    page, kv_heads = int(k.shape[1]), int(k.shape[2])
-    batch = int(used.shape[0])
+    (tokens, heads, head_dim), (pages, page, kv_heads, _) = q.shape, k.shape
+    device, batch = q.device, used.shape[0]
     group = heads // kv_heads
     code = library(head_dim)
     all_short = max_seqlen_q <= WARPGROUP_ROWS // group
@@ -71,13 +70,12 @@ def attend(
     room = part_rows * (head_dim + 2)
     if head_dim > 128 and splits > 1 and not all_short:  # states of rows between their splits
         room = max(room, multiprocessors * 2 * WARPGROUP_ROWS * head_dim)
-    part = torch.empty(room, dtype=torch.float32, device=q.device) if room else None
+    part = torch.empty(room, dtype=torch.float32, device=device) if room else None
     call = Call(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), None if part is None else part.data_ptr(),
-        table.data_ptr(), cu.data_ptr(), used.data_ptr(), torch.cuda.current_stream(q.device).cuda_stream,
-        q.stride(0), q.stride(1), out.stride(0), out.stride(1), table.stride(0), k.stride(0), k.stride(1), k.stride(2),
-        v.stride(0), v.stride(1), v.stride(2), k.shape[0], part_rows,
-        q.device.index, q.shape[0], batch, kv_heads, group, page, splits, stride, max_context, max_seqlen_q, short_q,
+        table.data_ptr(), cu.data_ptr(), used.data_ptr(), torch.cuda.current_stream(device).cuda_stream,
+        *q.stride()[:2], *out.stride()[:2], table.stride(0), *k.stride()[:3], *v.stride()[:3], pages, part_rows,
+        device.index, tokens, batch, kv_heads, group, page, splits, stride, max_context, max_seqlen_q, short_q,
         scale)
     error = code.detent_attention_split(ctypes.byref(call))
     if error != 0:

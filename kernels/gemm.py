@@ -32,7 +32,8 @@ MOST_ROWS = 1 << 20
 
 def padded(rows: int, padding: int) -> int:
     """The grid's smallest count that is not less. ``GEOMETRIC``: 16, 32, ... 256, then eight steps to each doubling."""
-    _refuse(padding not in PADDINGS, f"padding {padding} is none of {PADDINGS}")
+    if padding not in PADDINGS:
+        raise ValueError(f"gemm: padding {padding} is none of {PADDINGS}")
     step = padding if padding != GEOMETRIC else max(16, 1 << max(0, (rows - 1).bit_length() - 4))
     return -(-rows // step) * step
 
@@ -77,7 +78,7 @@ def gemm(
     if chosen == FASTEST:
         chosen, padding, sooner = _fastest(x, weight, out, padding)
         early = early or sooner
-    rows, n = _check(x, weight, out, padding, chosen)
+    rows, n = _check(device, x, weight, out, padding, chosen)
     torch = device.torch
     x, out = _row(x), None if out is None else _row(out)
     if rows == 0:
@@ -130,7 +131,8 @@ def implementation() -> str:
     One process uses one of these for everything, and a commitment tuple names it.
     """
     chosen, known = os.environ.get("DETENT_GEMM"), (*IMPLEMENTATIONS, FASTEST)
-    _refuse(chosen not in (None, "", *known), f"DETENT_GEMM={chosen} is none of {known}")
+    if chosen not in (None, "", *known):
+        raise ValueError(f"gemm: DETENT_GEMM={chosen} is none of {known}")
     return chosen or _found()
 
 
@@ -209,36 +211,51 @@ def _device() -> _Device:
     return _Device(torch, gemm_triton, gemm_deep, bool(triton.knobs.runtime.interpret))
 
 
-def _refuse(bad: bool, message: str) -> None:
-    if bad:
-        raise ValueError(f"gemm: {message}")
-
-
-def _check(x: Tensor, weight: Tensor, out: Tensor | None, padding: int, chosen: str) -> tuple[int, int]:
-    """Rows and N of a call that the kernels take; host data only."""
-    device = _device()
-    _refuse(chosen not in IMPLEMENTATIONS, f"implementation {chosen} is none of {IMPLEMENTATIONS}")
-    _refuse(padding not in PADDINGS, f"padding {padding} is none of {PADDINGS}")
-    _refuse(x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1],
-            f"x is (rows, K) and weight (N, K), not {tuple(x.shape)} and {tuple(weight.shape)}")
-    rows, k, n = int(x.shape[0]), int(x.shape[1]), int(weight.shape[0])
-    _refuse(rows > MOST_ROWS, f"{rows} rows are more than {MOST_ROWS}")
-    _refuse(k < ALIGNMENT or k % ALIGNMENT != 0, f"K {k} is no multiple of {ALIGNMENT}")
-    _refuse(n < NARROWEST or n % ALIGNMENT != 0, f"N {n} is no multiple of {ALIGNMENT} from {NARROWEST}")
+def _check(device: _Device, x: Tensor, weight: Tensor, out: Tensor | None, padding: int,
+           chosen: str) -> tuple[int, int]:
+    """Rows and N of a call that the kernels take; host data only. No message is made for nothing."""
+    if chosen not in IMPLEMENTATIONS:
+        raise ValueError(f"gemm: implementation {chosen} is none of {IMPLEMENTATIONS}")
+    if padding not in PADDINGS:
+        raise ValueError(f"gemm: padding {padding} is none of {PADDINGS}")
+    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"gemm: x is (rows, K) and weight (N, K), not {tuple(x.shape)} and {tuple(weight.shape)}")
+    (rows, k), n = x.shape, weight.shape[0]
+    if rows > MOST_ROWS:
+        raise ValueError(f"gemm: {rows} rows are more than {MOST_ROWS}")
+    if k < ALIGNMENT or k % ALIGNMENT != 0:
+        raise ValueError(f"gemm: K {k} is no multiple of {ALIGNMENT}")
+    if n < NARROWEST or n % ALIGNMENT != 0:
+        raise ValueError(f"gemm: N {n} is no multiple of {ALIGNMENT} from {NARROWEST}")
+    dtype, place = x.dtype, x.device
     if device.interpreted:
-        _refuse(chosen != "triton", "only triton runs in Triton's interpreter")
-        _refuse(x.dtype not in (device.torch.float16, device.torch.float32), f"{x.dtype} is not fp16 or fp32")
+        if chosen != "triton":
+            raise ValueError("gemm: only triton runs in Triton's interpreter")
+        if dtype not in (device.torch.float16, device.torch.float32):
+            raise ValueError(f"gemm: {dtype} is not fp16 or fp32")
     else:
-        _refuse(x.dtype != device.torch.bfloat16, f"x is {x.dtype}, not bf16")
-        _refuse(x.device.type != "cuda", f"x is on {x.device}")
-        _refuse(_capability(x.device) != (9, 0),
-                "rows were compared on Hopper GPUs alone (compute capability 9.0), and others are not taken")
-    _refuse(out is not None and tuple(out.shape) != (rows, n), f"out is not ({rows}, {n})")
-    for name, tensor in (("x", x), ("weight", weight), *((("out", out),) if out is not None else ())):
-        _refuse(tensor.dtype != x.dtype, f"{name} is {tensor.dtype}, x {x.dtype}")
-        _refuse(tensor.device != x.device, f"{name} is on {tensor.device}, x on {x.device}")
-        _refuse(tensor.stride(1) != 1, f"{name}'s rows are not contiguous")
-        _refuse((tensor.shape[0] > 1 and tensor.stride(0) % ALIGNMENT != 0) or tensor.data_ptr() % 16 != 0,
-                f"{name}'s rows do not begin at multiples of 16 bytes")
-        _refuse(tensor.shape[0] > 1 and tensor.stride(0) < tensor.shape[1], f"{name}'s rows overlap")
+        if dtype != device.torch.bfloat16:
+            raise ValueError(f"gemm: x is {dtype}, not bf16")
+        if place.type != "cuda":
+            raise ValueError(f"gemm: x is on {place}")
+        if _capability(place) != (9, 0):
+            raise ValueError(
+                "gemm: rows were compared on Hopper GPUs alone (compute capability 9.0), and others are not taken")
+    if out is not None and out.shape != (rows, n):
+        raise ValueError(f"gemm: out is not ({rows}, {n})")
+    for name, tensor in (("x", x), ("weight", weight), ("out", out)):
+        if tensor is None:
+            continue
+        if tensor.dtype != dtype:
+            raise ValueError(f"gemm: {name} is {tensor.dtype}, x {dtype}")
+        if tensor.device != place:
+            raise ValueError(f"gemm: {name} is on {tensor.device}, x on {place}")
+        (own, columns), (step, within) = tensor.shape, tensor.stride()
+        if within != 1:
+            raise ValueError(f"gemm: {name}'s rows are not contiguous")
+        if (own > 1 and step % ALIGNMENT != 0) or tensor.data_ptr() % 16 != 0:
+            raise ValueError(f"gemm: {name}'s rows do not begin at multiples of 16 bytes")
+        if own > 1 and step < columns:
+            raise ValueError(f"gemm: {name}'s rows overlap")
     return rows, n

@@ -37,12 +37,15 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, residual: Tensor | None =
     name = "rms_norm"
     device = _device()
     out = device.torch.empty_like(x) if out is None else out
-    _refuse(total is not None and residual is None, name, "a total needs a residual")
+    if total is not None and residual is None:
+        raise ValueError(f"{name}: a total needs a residual")
     total = residual if total is None else total
-    rows, hidden = _rows(name, x, out, *(tensor for tensor in (residual, total) if tensor is not None))
+    rows, hidden = _rows(name, x, out) if residual is None else _rows(name, x, out, residual, total)
     _weight(name, x, weight, hidden)
-    _refuse(hidden > MAX_HIDDEN, name, f"{hidden} columns are more than {MAX_HIDDEN}")
-    _refuse(not eps >= 0.0, name, f"eps is {eps}")
+    if hidden > MAX_HIDDEN:
+        raise ValueError(f"{name}: {hidden} columns are more than {MAX_HIDDEN}")
+    if not eps >= 0.0:
+        raise ValueError(f"{name}: eps is {eps}")
     block = _power(hidden)
     warps = _warps(name, min(32, max(1, block // 512)) if warps is None else warps)
     if rows:
@@ -61,13 +64,16 @@ def head_norm(x: Tensor, weight: Tensor, eps: float, *, out: Tensor | None = Non
     """
     name = "head_norm"
     device = _device()
-    _refuse(x.dim() != 3, name, f"x is (tokens, heads, head dim), not {tuple(x.shape)}")
+    if x.dim() != 3:
+        raise ValueError(f"{name}: x is (tokens, heads, head dim), not {tuple(x.shape)}")
     out = device.torch.empty_like(x) if out is None else out
     _alike(name, x, out)
-    tokens, heads, size = (int(n) for n in x.shape)
+    tokens, heads, size = x.shape
     _weight(name, x, weight, size)
-    _refuse(size > MAX_HEAD, name, f"head dim {size} is more than {MAX_HEAD}")
-    _refuse(not eps >= 0.0, name, f"eps is {eps}")
+    if size > MAX_HEAD:
+        raise ValueError(f"{name}: head dim {size} is more than {MAX_HEAD}")
+    if not eps >= 0.0:
+        raise ValueError(f"{name}: eps is {eps}")
     _warps(name, warps)
     if tokens * heads:
         device.kernels.head_norm_kernel[(-(-tokens * heads // HEAD_ROWS),)](
@@ -88,8 +94,8 @@ def gelu_and_mul(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 def _gated(name: str, x: Tensor, out: Tensor | None, gelu: bool) -> Tensor:
     device = _device()
-    _refuse(x.dim() != 2 or x.shape[1] % (2 * UNIT) != 0, name,
-            f"x is (rows, 2 n) with n a multiple of {UNIT}, not {tuple(x.shape)}")
+    if x.dim() != 2 or x.shape[1] % (2 * UNIT) != 0:
+        raise ValueError(f"{name}: x is (rows, 2 n) with n a multiple of {UNIT}, not {tuple(x.shape)}")
     size = int(x.shape[1]) // 2
     out = x.new_empty((x.shape[0], size)) if out is None else out
     rows, _ = _rows(name, x[:, :size], out)
@@ -110,18 +116,23 @@ def rotary(positions: Tensor, q: Tensor, k: Tensor, cos_sin: Tensor) -> None:
     device = _device()
     torch = device.torch
     for what, tensor in (("q", q), ("k", k)):
-        _refuse(tensor.dim() != 3, name, f"{what} is (tokens, heads, head dim), not {tuple(tensor.shape)}")
+        if tensor.dim() != 3:
+            raise ValueError(f"{name}: {what} is (tokens, heads, head dim), not {tuple(tensor.shape)}")
         _alike(name, tensor)
-    _refuse(q.shape[0] != k.shape[0] or q.shape[2] != k.shape[2] or q.dtype != k.dtype, name,
-            f"q {tuple(q.shape)} and k {tuple(k.shape)} are not of the same tokens, head dim and type")
+    if q.shape[0] != k.shape[0] or q.shape[2] != k.shape[2] or q.dtype != k.dtype:
+        raise ValueError(
+            f"{name}: q {tuple(q.shape)} and k {tuple(k.shape)} are not of the same tokens, head dim and type")
     _vector(name, "positions", positions, int(q.shape[0]), (torch.int64,), q)
-    _refuse(cos_sin.dim() != 2 or not cos_sin.is_contiguous() or cos_sin.dtype not in device.types, name,
-            "cos_sin is contiguous (places, width) of a floating type")
-    _refuse(k.device != q.device or cos_sin.device != q.device, name, "k or cos_sin is on another device than q")
-    places, width = (int(n) for n in cos_sin.shape)
-    _refuse(width % (2 * UNIT) != 0 or not 0 < width <= q.shape[2] or width > 2 * MAX_HEAD, name,
-            f"{width} rotated columns are no multiple of {2 * UNIT} up to the head dim {q.shape[2]}")
-    _refuse(places == 0 or cos_sin.data_ptr() % 16 != 0, name, "cos_sin is empty or does not begin at 16 bytes")
+    if cos_sin.dim() != 2 or not cos_sin.is_contiguous() or cos_sin.dtype not in device.types:
+        raise ValueError(f"{name}: cos_sin is contiguous (places, width) of a floating type")
+    if k.device != q.device or cos_sin.device != q.device:
+        raise ValueError(f"{name}: k or cos_sin is on another device than q")
+    places, width = cos_sin.shape
+    if width % (2 * UNIT) != 0 or not 0 < width <= q.shape[2] or width > 2 * MAX_HEAD:
+        raise ValueError(
+            f"{name}: {width} rotated columns are no multiple of {2 * UNIT} up to the head dim {q.shape[2]}")
+    if places == 0 or cos_sin.data_ptr() % 16 != 0:
+        raise ValueError(f"{name}: cos_sin is empty or does not begin at 16 bytes")
     if q.shape[0]:
         q_heads, k_heads = int(q.shape[1]), int(k.shape[1])
         device.kernels.rotary_kernel[(int(q.shape[0]), -(-q_heads // HEAD_ROWS) + -(-k_heads // HEAD_ROWS))](
@@ -144,9 +155,11 @@ def _softmax(name: str, x: Tensor, out: Tensor | None, log: bool) -> Tensor:
     torch = device.torch
     out = _padded(torch, x) if out is None else out
     rows, size = _rows(name, x)
-    _refuse(out.dtype != torch.float32 or out.shape != x.shape, name, f"out is {x.shape} of fp32")
+    if out.dtype != torch.float32 or out.shape != x.shape:
+        raise ValueError(f"{name}: out is {x.shape} of fp32")
     _rows(name, out)
-    _refuse(out.device != x.device, name, "out is on another device")
+    if out.device != x.device:
+        raise ValueError(f"{name}: out is on another device")
     if rows:
         block = min(PART_LANES, _power(-(-size // 4)))
         parts = -(-size // (4 * block))
@@ -258,7 +271,8 @@ def _power(size: int) -> int:
 
 
 def _warps(name: str, warps: int) -> int:
-    _refuse(warps not in (1, 2, 4, 8, 16, 32), name, f"{warps} warps are no power of two up to 32")
+    if warps not in (1, 2, 4, 8, 16, 32):
+        raise ValueError(f"{name}: {warps} warps are no power of two up to 32")
     return warps
 
 
@@ -274,42 +288,47 @@ def _padded(torch: Any, x: Tensor, dtype: Any = None) -> Tensor:
     return whole[:, :size]
 
 
-def _refuse(bad: bool, name: str, message: str) -> None:
-    if bad:
-        raise ValueError(f"{name}: {message}")
-
-
 def _alike(name: str, x: Tensor, *others: Tensor) -> None:
-    """Tensors of x's shape, type and device whose rows the kernels can read."""
-    types = _device().types
-    _refuse(x.dtype not in types, name, f"{x.dtype} is none of {', '.join(map(str, types))}")
+    """Tensors of x's shape, type and device whose rows the kernels can read. No message is made for nothing."""
+    types, dtype, shape, place = _device().types, x.dtype, x.shape, x.device
+    if dtype not in types:
+        raise ValueError(f"{name}: {dtype} is none of {', '.join(map(str, types))}")
     for tensor in (x, *others):
-        _refuse(tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.device != x.device, name,
-                f"{tuple(tensor.shape)} of {tensor.dtype} on {tensor.device} is not {tuple(x.shape)} of {x.dtype} on "
-                f"{x.device}")
-        _refuse(tensor.shape[-1] > 1 and tensor.stride(-1) != 1, name, "a row is not contiguous")
-        _refuse(any(tensor.shape[i] > 1 and (tensor.stride(i) % UNIT != 0 or tensor.stride(i) < tensor.shape[-1])
-                    for i in range(tensor.dim() - 1)) or tensor.data_ptr() % 16 != 0, name,
-                "rows do not begin at multiples of 16 bytes, apart from one another")
+        if tensor.shape != shape or tensor.dtype != dtype or tensor.device != place:
+            raise ValueError(f"{name}: {tuple(tensor.shape)} of {tensor.dtype} on {tensor.device} is not "
+                             f"{tuple(shape)} of {dtype} on {place}")
+        *steps, within = tensor.stride()
+        if within != 1 and shape[-1] > 1:
+            raise ValueError(f"{name}: a row is not contiguous")
+        apart = tensor.data_ptr() % 16 == 0
+        for size, step in zip(shape, steps, strict=False):
+            apart = apart and (size <= 1 or (step % UNIT == 0 and step >= shape[-1]))
+        if not apart:
+            raise ValueError(f"{name}: rows do not begin at multiples of 16 bytes, apart from one another")
 
 
 def _rows(name: str, x: Tensor, *others: Tensor) -> tuple[int, int]:
     """The rows and columns of tensors that the kernels take."""
-    _refuse(x.dim() != 2 or x.shape[1] == 0, name, f"{tuple(x.shape)} is not (rows, columns)")
-    _refuse(x.shape[1] > MAX_VOCABULARY, name, f"{x.shape[1]} columns are more than {MAX_VOCABULARY}")
+    if x.dim() != 2 or x.shape[1] == 0:
+        raise ValueError(f"{name}: {tuple(x.shape)} is not (rows, columns)")
+    rows, columns = x.shape
+    if columns > MAX_VOCABULARY:
+        raise ValueError(f"{name}: {columns} columns are more than {MAX_VOCABULARY}")
     _alike(name, x, *others)
-    return int(x.shape[0]), int(x.shape[1])
+    return rows, columns
 
 
 def _weight(name: str, x: Tensor, weight: Tensor, size: int) -> None:
-    _refuse(tuple(weight.shape) != (size,) or weight.dtype not in _device().types, name,
-            f"weight is {tuple(weight.shape)} of {weight.dtype}, not ({size},) of a floating type")
-    _refuse((size > 1 and weight.stride(0) != 1) or weight.device != x.device or weight.data_ptr() % 16 != 0, name,
-            "weight is not contiguous from a multiple of 16 bytes on x's device")
+    if weight.shape != (size,) or weight.dtype not in _device().types:
+        raise ValueError(
+            f"{name}: weight is {tuple(weight.shape)} of {weight.dtype}, not ({size},) of a floating type")
+    if (size > 1 and weight.stride(0) != 1) or weight.device != x.device or weight.data_ptr() % 16 != 0:
+        raise ValueError(f"{name}: weight is not contiguous from a multiple of 16 bytes on x's device")
 
 
 def _vector(name: str, what: str, tensor: Tensor, size: int, types: tuple[Any, ...], beside: Tensor) -> None:
-    _refuse(tuple(tensor.shape) != (size,) or tensor.dtype not in types, name,
-            f"{what} is {tuple(tensor.shape)} of {tensor.dtype}, not ({size},) of {' or '.join(map(str, types))}")
-    _refuse((size > 1 and tensor.stride(0) != 1) or tensor.device != beside.device, name,
-            f"{what} is not contiguous on {beside.device}")
+    if tensor.shape != (size,) or tensor.dtype not in types:
+        raise ValueError(f"{name}: {what} is {tuple(tensor.shape)} of {tensor.dtype}, not ({size},) of "
+                         f"{' or '.join(map(str, types))}")
+    if (size > 1 and tensor.stride(0) != 1) or tensor.device != beside.device:
+        raise ValueError(f"{name}: {what} is not contiguous on {beside.device}")
