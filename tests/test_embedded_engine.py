@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,14 @@ torch = pytest.importorskip("torch")
 
 from embedded_support import bits, engine, ops, prompt, request, serve  # noqa: E402
 
-from detent.engines.embedded.config import Limits  # noqa: E402
+from detent.engines.embedded import engine as engines  # noqa: E402
+from detent.engines.embedded import selfcheck  # noqa: E402
+from detent.engines.embedded.config import LARGEST_SPLIT, Limits  # noqa: E402
 from detent.engines.embedded.engine import DETENT, STOCK, Engine, Record, Refused  # noqa: E402
 from detent.engines.embedded.model import load  # noqa: E402
 from detent.engines.interface import Request, Sampling, Submission  # noqa: E402
+from detent.kernels import embedded_attention, embedded_experts, embedded_norm  # noqa: E402
+from detent.programs.attention_cpu import STRIDES  # noqa: E402
 from detent.runtime.errors import DetentError  # noqa: E402
 
 MODELS = ("tiny", "tiny-moe")
@@ -193,6 +198,72 @@ def test_limits_that_no_step_can_keep_are_refused() -> None:
         Limits.of(config, context=1)
 
 
+@pytest.mark.parametrize("limits, told", [
+    ({"pages": 2.5}, "pages is 2.5; give a whole number, at least 1"),
+    ({"budget": 2.5}, "budget is 2.5; give a whole"), ({"max_seqs": True}, "max_seqs is True; give a whole"),
+    ({"context": "8"}, "context is '8'; give a whole number, at least 2"),
+    ({"page": None}, "page is None; give a whole number, at least 1"),
+    ({"budget": 0}, "budget is 0; give at least 1"), ({"pages": -1}, "pages is -1; give at least 1"),
+    ({"max_seqs": 8, "budget": 4}, "budget of 4 tokens and max_seqs of 8"),
+])
+def test_limits_that_are_none(limits: dict[str, Any], told: str) -> None:
+    with pytest.raises(DetentError, match=re.escape(told)):
+        Limits.of(engine().model.config, **limits)
+    with pytest.raises(DetentError, match=re.escape(told)):
+        Limits(**{"context": 512, **limits})
+
+
+@pytest.mark.parametrize("pages", [10 ** 9, 10 ** 18, 10 ** 400])
+def test_a_pool_that_is_larger_than_the_memory(pages: int) -> None:
+    with pytest.raises(DetentError, match="of 16 tokens needs .*MiB, and this machine has .*; start the engine with"):
+        engine(pages=pages)
+
+
+def test_a_pool_for_which_no_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(engines, "Cache", full)
+    with pytest.raises(DetentError, match="the KV pool of 64 pages of 16 tokens needs 1 MiB, which are not free"):
+        engine()
+
+
+def test_pages_that_divide_no_split() -> None:
+    """Of pages up to 1024 tokens, those that divide a stride of ``attention-cpu`` are the ones that pinned engines
+    take."""
+    legal = {page for page in range(1, 1025) if any(stride % page == 0 for stride in STRIDES)}
+    assert legal == {page for page in range(1, 1025) if LARGEST_SPLIT % page == 0}
+    loaded = load("tiny")
+    for page in (3, 1024):
+        limits = Limits.of(loaded.config, page=page, pages=8)
+        with pytest.raises(DetentError, match=f"page is {page}, and .* 64 to 512 keys; give a page of 1, 2, 4, 8, 16, "
+                                              "32, 64, 128, 256 or 512 tokens, or take the arm stock"):
+            Engine.start(loaded, limits, DETENT)
+    assert len(serve(Engine.start(loaded, limits, STOCK), request(5, 2))[0].tokens) == 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("most, budget", [(1, 1), (1, 2), (1, 5), (2, 2), (3, 7)])
+def test_the_check_at_the_start_stays_within_the_limits(name: str, most: int, budget: int, own_cache: None) -> None:
+    loaded = load(name)
+    limits = Limits(most, budget, 64, 16, 8)
+    small = serve(Engine.start(loaded, limits, DETENT), request(20, 4))[0]
+    assert bits(small) == bits(serve(Engine.start(loaded, limits, DETENT), request(20, 4), request(9, 9, 1))[0])
+
+
+@pytest.mark.parametrize("most, budget, rows", [(1, 2, 2), (2, 2, 2), (1, 7, 7), (3, 7, 7)])
+@pytest.mark.parametrize("module, kernel", [(embedded_attention, "attention"), (embedded_norm, "rms_norm"),
+                                            (embedded_experts, "experts")])
+def test_the_check_at_the_start_tries_what_the_limits_let_occur(
+        module: Any, kernel: str, most: int, budget: int, rows: int, own_cache: None,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel whose bits are others for as many rows as the largest step has."""
+    right = getattr(module, kernel)
+    monkeypatch.setattr(module, kernel, lambda x, *rest: right(x, *rest) * (1 + (len(x) == rows) * 2 ** -20))
+    with pytest.raises(selfcheck.NotInvariant):
+        Engine.start(load("tiny-moe"), Limits(most, budget, 64, 16, 8), DETENT)
+
+
 def test_a_pool_that_is_too_small_for_one_request_refuses_it() -> None:
     assert len(serve(engine(pages=3), request(40, 9))[0].tokens) == 9  # 48 tokens have keys and values
     with pytest.raises(Refused, match="needs 4 KV pages of 16 tokens, the pool has 3"):
@@ -266,3 +337,19 @@ def test_random_loads_keep_every_bit(seed: int) -> None:
     for submission, output in zip(submissions, outputs, strict=True):
         plain.flush()
         assert bits(output) == bits(serve(plain, submission.request)[0])
+
+
+def test_no_request_is_handed_anothers_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kernel reads and masks is the request's own too: 0 times what is not finite is not 0."""
+    served = engine("tiny", page=16, pages=40)
+    attention, rows = served.ops.attention, []
+
+    def seen(q: Any, keys: Any, values: Any, batch: Any) -> Any:
+        rows.extend((table, -(-length // batch.page)) for table, length in zip(batch.tables.tolist(), batch.lengths,
+                                                                               strict=True))
+        return attention(q, keys, values, batch)
+
+    monkeypatch.setattr(served.ops, "attention", seen)
+    serve(served, request(60, 20, salt=1), request(20, 20, salt=2), request(3, 20, salt=3))
+    assert any(len(table) > used for table, used in rows)
+    assert all(table[used:] == [table[used - 1]] * (len(table) - used) for table, used in rows)

@@ -197,6 +197,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "KV heads": ({"num_key_value_heads": 4}, "none", "6 heads do not share 4 KV heads evenly"),
     "odd": ({"head_dim": 15}, "none", "head_dim is 15"),
     "tied": ({"tie_word_embeddings": "false"}, "none", "tie_word_embeddings is 'false'"),
+    "far end": ({"eos_token_id": [0, 100_000]}, "none", "token 100000 is outside the vocabulary of .*; give a"),
     "end": ({"eos_token_id": ["x"]}, "none", "eos_token_id is 'x'"),
     "rope text": ({"rope_scaling": "linear"}, "none", "rope_scaling is 'linear'"),
     "architectures": ({"architectures": "LlamaForCausalLM"}, "none", "architectures is 'LlamaForCausalLM'"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from detent.runtime.errors import BadFile, DetentError, UnknownName, brief_repr
+from detent.runtime.errors import BadFile, DetentError, UnknownName, brief_repr, shorten
 
 LLAMA, QWEN3, QWEN3_MOE = "llama", "qwen3", "qwen3-moe"
 ARCHITECTURES = {
@@ -14,6 +14,9 @@ ARCHITECTURES = {
     "llama": LLAMA, "qwen3": QWEN3, "qwen3moe": QWEN3_MOE,
 }
 """Names in ``config.json`` (``architectures``) and in GGUF (``general.architecture``)."""
+LARGEST_SPLIT = 512
+"""Keys of the largest split that ``attention-cpu`` can pin; the smaller ones, down to 64, are halves of it and of one
+another."""
 LARGEST = 1e30
 """More than any number of a configuration, and far from what overflows."""
 
@@ -80,13 +83,24 @@ class Config:
 @dataclass(frozen=True)
 class Limits:
     """What an engine accepts: ``max_seqs`` requests and ``budget`` tokens a step, ``context`` tokens a request,
-    ``pages`` KV pages of ``page`` tokens."""
+    ``pages`` KV pages of ``page`` tokens. Raises DetentError for limits that no engine can keep."""
 
     max_seqs: int = 512
     budget: int = 1024
     context: int = 8192
     page: int = 16
     pages: int = 2048
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = 2 if name == "context" else 1  # a prompt and an answer
+            if type(value) is not int:
+                raise DetentError(f"{name} is {brief_repr(value)}", f"give a whole number, at least {least}")
+            if value < least:
+                raise DetentError(f"{name} is {value}", f"give at least {least}")
+        if self.budget < self.max_seqs:
+            raise DetentError(f"a step has a budget of {self.budget} tokens and max_seqs of {self.max_seqs} "
+                              "requests, each of which computes at least one", "lower max_seqs or raise the budget")
 
     @classmethod
     def of(cls, config: Config, **chosen: int) -> Limits:
@@ -95,16 +109,9 @@ class Limits:
 
         Raises DetentError for limits that no engine can keep.
         """
-        limits = cls(**{"context": min(cls.context, config.context), **chosen})
-        for name, value in vars(limits).items():
-            least = 2 if name == "context" else 1  # a prompt and an answer
-            if value < least:
-                raise DetentError(f"{name} is {value}", f"give at least {least}")
-        if "max_seqs" not in chosen:
-            limits = replace(limits, max_seqs=min(limits.max_seqs, limits.budget))
-        if limits.budget < limits.max_seqs:
-            raise DetentError(f"a step has a budget of {limits.budget} tokens and max_seqs of {limits.max_seqs} "
-                              "requests, each of which computes at least one", "lower max_seqs or raise the budget")
+        # A budget below the least is told of as such, and not as one of fewer tokens than requests.
+        most = min(cls.max_seqs, cls(budget=chosen.get("budget", cls.budget), max_seqs=1).budget)
+        limits = cls(**{"context": min(cls.context, config.context), "max_seqs": most, **chosen})
         if limits.context > config.context:
             raise DetentError(f"context {limits.context} is longer than the {config.context} tokens of {config.name}",
                               "give a shorter one")
@@ -139,6 +146,10 @@ def consistent(config: Config, where: str) -> Config:
                       "give a complete checkpoint")
     if config.head_dim % 2:
         raise BadFile(where, f"head_dim is {config.head_dim}", "a head is turned by pairs, so it must be even")
+    outside = [token for token in config.eos if token >= config.vocabulary]
+    if outside:
+        raise BadFile(where, f"the end-of-text token {shorten(outside)} is outside the vocabulary of "
+                      f"{config.vocabulary} tokens", "give a complete checkpoint: no answer would end")
     if config.experts_per_token > config.experts:
         raise BadFile(where, f"a token has {config.experts_per_token} of {config.experts} experts",
                       "give a complete checkpoint")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +55,7 @@ class Engine:
 
     def __init__(self, model: Model, ops: Ops, limits: Limits, facts: Deployment | None = None) -> None:
         self.model, self.ops, self.limits, self.facts = model, ops, limits, facts
-        self.cache = Cache(model.config, limits, model.device, model.dtype, ops.hash)
+        self.cache = _cache(model, limits, ops.hash)
         self.scheduler = Scheduler(limits)
         self.record: Callable[[Record], None] | None = None
         self._next = 0
@@ -274,6 +275,22 @@ class Engine:
             if any(stop in text for stop in request.stop):
                 return "stop"
         return "length" if sequence.outputs == request.max_tokens else ""
+
+
+def _cache(model: Model, limits: Limits, salt: str) -> Cache:
+    """The cache of an engine. Raises DetentError where the machine has not the memory."""
+    config, tokens = model.config, limits.pages * limits.page
+    size = 2 * config.layers * tokens * config.kv_heads * config.head_dim * model.dtype.itemsize
+    what = f"the KV pool of {limits.pages} pages of {limits.page} tokens needs {-(-size >> 20)} MiB"
+    remedy = "start the engine with fewer pages"
+    # A CPU's pool has memory once it is written to: what the machine has not would end the process only then.
+    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if model.device.type == "cpu" else None
+    if have is not None and size > have:
+        raise DetentError(f"{what}, and this machine has {have >> 20}", remedy)
+    try:
+        return Cache(config, limits, model.device, model.dtype, salt)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise DetentError(f"{what}, which are not free", remedy) from None
 
 
 def identity(model: Model) -> dict[str, str]:

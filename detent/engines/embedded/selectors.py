@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from detent import kernels
+from detent.engines.embedded.config import LARGEST_SPLIT
 from detent.runtime.encoding import digest
+from detent.runtime.errors import DetentError
 from detent.runtime.load import load_selector
 from detent.runtime.tuple import CommitmentTuple
 from detent.runtime.unpinned import STOCK_KNOBS, load_unpinned, solution
@@ -50,6 +52,12 @@ class Selectors:
     def pinned(cls, deployment: Deployment, commitment: CommitmentTuple | None,
                identity: Mapping[str, str]) -> Selectors:
         """The programs under a tuple, or the default assignment; see :meth:`detent.engines.embedded.ops.Ops.pinned`."""
+        page = deployment.facts["embedded"]["page_size"]
+        if LARGEST_SPLIT % page:
+            sizes = [str(1 << power) for power in range(LARGEST_SPLIT.bit_length())]
+            raise DetentError(
+                f"page is {page}, and under a tuple a page has to divide a split of 64 to {LARGEST_SPLIT} keys",
+                f"give a page of {', '.join(sizes[:-1])} or {sizes[-1]} tokens, or take the arm stock")
         families = _families(deployment)
         if commitment is None:
             commitment = CommitmentTuple.new(deployment.name, {

@@ -1,7 +1,7 @@
 """What invariance rests on, checked at start-up: a row's bits depend neither on its place nor on the number of rows.
 
-Every weight shape is tried with the kernel and the tile in force, attention once decoded and once prefilled. In stock
-nothing is promised, so nothing is checked.
+Every weight shape is tried with the kernel and the tile in force, attention once decoded and once prefilled, with no
+more rows than the engine's limits let a step have. In stock nothing is promised, so nothing is checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from detent.engines.embedded.weights import Weights
 
 COUNTS = (1, 2, 3, 8, 33, 150)
-"""Numbers of rows that are tried where there is no tile to fill up."""
+"""Numbers of rows that are tried where there is no tile to fill up, as far as a step has so many; the largest that it
+has, up to the last of these, is tried too."""
 PROBES = 8
 """Rows that are watched: sums in two orders often have the same bits."""
 WORK = 4e9
@@ -71,13 +72,19 @@ def _linear(ops: Ops, weight: Tensor, generator: torch.Generator) -> None:
     if ops.kernel(weight, points) == "plain" and weight.data_ptr() % ALIGNMENT:
         raise DetentError(f"a weight of {size} x {width} does not begin at a multiple of {ALIGNMENT} bytes",
                           "copy it: the bits of a plain product hang on where it was loaded to")
-    counts = (points["rows"],) if points["fill"] else tuple(
-        count for count in COUNTS if count <= 2 or count <= _most_rows(ops) and count * size * width * 2 <= WORK)
+    counts = (min(points["rows"], _most_rows(ops)),) if points["fill"] else tuple(
+        count for count in _counts(ops) if count <= 2 or count * size * width * 2 <= WORK)
     _same_rows(lambda x: ops.linear(x, weight), f"linear layer {size} x {width}", width, counts, weight, generator)
 
 
 def _most_rows(ops: Ops) -> int:
     return int(ops.selectors.deployment.facts["limits"]["max_num_batched_tokens"])
+
+
+def _counts(ops: Ops) -> tuple[int, ...]:
+    """Of :data:`COUNTS` those that a step may have, and the most that it may have."""
+    most = min(_most_rows(ops), COUNTS[-1])
+    return tuple(sorted({most, *(count for count in COUNTS if count <= most)}))
 
 
 def _same_rows(function: Callable[[Tensor], Tensor], what: str, width: int, counts: tuple[int, ...], like: Tensor,
@@ -99,9 +106,11 @@ def _same_rows(function: Callable[[Tensor], Tensor], what: str, width: int, coun
 def _experts(ops: Ops, weights: Weights, generator: torch.Generator) -> None:
     layer = weights.layers[0]
     experts, _, width = layer.gate_up.shape
-    ids = torch.stack((torch.zeros(_most_rows(ops), dtype=torch.int64),
-                       torch.arange(_most_rows(ops)) % (experts - 1) + 1), 1).to(layer.down.device)
+    counts = _counts(ops)
+    ids = torch.stack((torch.zeros(counts[-1], dtype=torch.int64),
+                       torch.arange(counts[-1]) % max(1, experts - 1) + 1), 1)
     ids[::2, 1] = 1  # a row's copies have its experts
+    ids = ids[:, :min(2, experts)].to(layer.down.device)
     shares = torch.full(ids.shape, 0.5, device=layer.down.device)
 
     def run(x: Tensor) -> Tensor:
@@ -109,7 +118,7 @@ def _experts(ops: Ops, weights: Weights, generator: torch.Generator) -> None:
 
     row = torch.randn(1, width, generator=generator).to(layer.down)
     alone = run(row)
-    for count in (count for count in COUNTS if count <= _most_rows(ops)):
+    for count in counts:
         rows = torch.randn(count, width, generator=generator).to(layer.down)
         rows[::2] = row
         if not _equal(run(rows)[::2], alone):
@@ -117,7 +126,7 @@ def _experts(ops: Ops, weights: Weights, generator: torch.Generator) -> None:
 
 
 def _rows(ops: Ops, weights: Weights, generator: torch.Generator) -> None:
-    counts = tuple(count for count in COUNTS if count <= _most_rows(ops))
+    counts = _counts(ops)
     hidden, vocabulary = len(weights.norm), weights.logits.shape[0]
     for what, function, width in (("norm", lambda x: ops.norm(x, weights.norm, 1e-5), hidden),
                                   ("softmax", ops.softmax, vocabulary), ("log_softmax", ops.log_softmax, vocabulary)):
@@ -130,22 +139,22 @@ def _attention(ops: Ops, like: Tensor, generator: torch.Generator) -> None:
     model, limits, page = facts["model"], facts["limits"], facts["embedded"]["page_size"]
     stride = ops.selectors.select["attention"](1, 1, 1)["split_stride"]
     length = min(stride + KEYS, limits["max_context"])
-    rows = min(KEYS, length, limits["max_num_batched_tokens"] - 2)
-    if rows < 1:
-        return
     pages = -(-length // page)
     heads, kv_heads, dim = model["num_attention_heads"], model["num_key_value_heads"], model["head_dim"]
     keys, values = (torch.randn(pages + 1, page, kv_heads, dim, generator=generator).to(like) for _ in range(2))
-    q = torch.randn(rows + 2, heads, dim, generator=generator).to(like)
     table = torch.arange(1, pages + 1, device=like.device).view(1, -1)
-    others = min(2, limits["max_num_seqs"] - 1)
-    starts = [0, rows, *range(rows + 1, rows + 1 + others)]
-    together = ops.attention(q[:rows + others], keys, values, Batch(
-        starts, [length, *[1 + page % length] * others], table.repeat(1 + others, 1), page))
-    for row in {0, rows // 2, rows - 1}:
-        alone = ops.attention(q[row:row + 1], keys, values, Batch([0, 1], [length - rows + row + 1], table, page))
-        if not _equal(together[row:row + 1], alone):
-            raise NotInvariant(f"attention, query {row} of {rows}")
+    budget = limits["max_num_batched_tokens"]
+    # As many others as a step has room for, and none: where the budget is small, the two leave room for other rows.
+    for others in sorted({min(2, limits["max_num_seqs"] - 1, budget - 1), 0}):
+        rows = min(KEYS, length, budget - others)
+        q = torch.randn(rows + others, heads, dim, generator=generator).to(like)
+        starts = [0, rows, *range(rows + 1, rows + 1 + others)]
+        together = ops.attention(q, keys, values, Batch(
+            starts, [length, *[1 + page % length] * others], table.repeat(1 + others, 1), page))
+        for row in {0, rows // 2, rows - 1}:
+            alone = ops.attention(q[row:row + 1], keys, values, Batch([0, 1], [length - rows + row + 1], table, page))
+            if not _equal(together[row:row + 1], alone):
+                raise NotInvariant(f"attention, query {row} of {rows}")
 
 
 def _equal(rows: Tensor, row: Tensor) -> bool:
