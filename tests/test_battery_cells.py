@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from battery_fake import TRAITS, Fake, Fault, View
 
-from detent.battery import Settings, verify
+from detent.battery import Settings, runner, verify
 from detent.battery.report import CHANGED, NOT_APPLICABLE, NOT_EXERCISED, SAME, Result
 from detent.battery.runner import cells_of
+from detent.battery.scenario import Cell
 from detent.battery.workload import COMPARED, Sizes, Workload
 
 ALL = Settings(sets=("all",))
@@ -190,6 +191,24 @@ def test_random_batches_are_the_same_for_a_seed_and_grow_in_number() -> None:
     few, many, other = (cells_of(work, Settings(sets=(), random=n, seed=s)) for n, s in ((5, 3), (9, 3), (5, 4)))
     assert [c.plan(None) for c in few] == [c.plan(None) for c in many[:5]]  # type: ignore[arg-type]
     assert [c.what for c in few] != [c.what for c in other]
+
+
+def test_a_random_batch_is_made_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = runner.random_cell
+
+    def watched(work: Workload, number: int, seed: int) -> Cell:
+        made.append(number)
+        return make(work, number, seed)
+
+    def begins(number: int, count: int, name: str) -> None:
+        assert (count, name) == (10_000, f"random-{number:04}") and made == list(range(1, number))
+        if number == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "random_cell", watched)
+    with pytest.raises(KeyboardInterrupt):
+        runner.verify(Fake(), Settings(sets=(), random=10_000), begins)
 
 
 def test_random_batches_find_a_fault() -> None:

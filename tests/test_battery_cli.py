@@ -71,6 +71,14 @@ def test_json_is_all_there_is_on_standard_output(engine: Any) -> None:
     assert content["target"]["resolution"] == "float32 bits" and "batch" in content["target"]["evidence"]
 
 
+def test_more_random_batches_than_a_report_can_hold(engine: Any) -> None:
+    fake = engine(Fake())
+    told = refused("verify", "--engine", "embedded", "--random", "100000000")
+    assert told == ("100000000 random batches are more than a battery takes; give at most 10000; another seed draws "
+                    "others")
+    assert fake.runs == 0
+
+
 def test_random_batches_have_rows_only_where_something_is_to_be_said(engine: Any) -> None:
     engine(Fake())
     result = invoke("verify", "--engine", "embedded", "--random", "5")

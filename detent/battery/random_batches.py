@@ -12,17 +12,23 @@ from detent.engines.interface import Request, Sampling, Submission
 
 MOST = 40
 """Neighbours in a random batch at most."""
+MOST_BATCHES = 10_000
+"""Random batches of one battery: hours on a fast engine, and a report that can still be read."""
 LATEST = 12
 """Output tokens of the first request at most, when another one joins."""
 
 
-def random_cells(work: Workload, count: int, seed: int) -> list[Cell]:
-    """``count`` cells; the same seed draws the same ones, and more of them begin with those of fewer."""
-    return [_cell(work, number, random.Random(f"random batch/{seed}/{number}")) for number in range(1, count + 1)]
+def random_name(number: int) -> str:
+    """The name of a random batch; the first one has number 1."""
+    return f"random-{number:04}"
 
 
-def _cell(work: Workload, number: int, draw: random.Random) -> Cell:
-    name = f"random-{number:04}"
+def random_cell(work: Workload, number: int, seed: int) -> Cell:
+    """The random batch of that number: the same for the same seed, however many others there are."""
+    return _cell(work, random_name(number), random.Random(f"random batch/{seed}/{number}"))
+
+
+def _cell(work: Workload, name: str, draw: random.Random) -> Cell:
     subject = _subject(work, name, draw)
     most = MOST if work.traits.max_seqs is None else min(MOST, work.traits.max_seqs - 1)
     # Small batches are as likely as large ones: most selections change among the small.

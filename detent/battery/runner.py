@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 
 from detent.battery import evidence
 from detent.battery.cells import paper, strong
 from detent.battery.compare import UNSTEADY, Difference, broken, compare, no_evidence, unsupported
 from detent.battery.extended import extended
-from detent.battery.random_batches import random_cells
+from detent.battery.random_batches import MOST_BATCHES, random_cell, random_name
 from detent.battery.report import (
     CHANGED,
     COULD_NOT_RUN,
@@ -37,7 +38,9 @@ FAILURES = 3
 @dataclass(frozen=True)
 class Settings:
     """Which cells, and with which prompts. ``sets``: names of :data:`SETS`. ``random``: random batches beside them.
-    ``long``: tokens of a long prompt (None: by the target). ``resume``: a file to go on from and to write."""
+    ``long``: tokens of a long prompt (None: by the target). ``resume``: a file to go on from and to write.
+
+    Raises DetentError for more random batches than a battery takes."""
 
     sets: tuple[str, ...] = (PAPER,)
     random: int = 0
@@ -45,13 +48,29 @@ class Settings:
     long: int | None = None
     resume: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.random > MOST_BATCHES:
+            raise DetentError(f"{self.random} random batches are more than a battery takes",
+                              f"give at most {MOST_BATCHES}; another seed draws others")
+
 
 def cells_of(work: Workload, settings: Settings) -> list[Cell]:
     """The chosen cells, each once, in the order of the sets."""
+    return [make() for make in _makers(work, settings).values()]
+
+
+def _makers(work: Workload, settings: Settings) -> dict[str, Callable[[], Cell]]:
+    """The chosen cells by name. Random batches are made one by one, when their turn comes."""
     groups = dict.fromkeys(group for name in settings.sets for group in SETS[name])
     makers: dict[str, Callable[[Workload], list[Cell]]] = {PAPER: paper, STRONG: strong, EXTENDED: extended}
-    found = [cell for group in groups for cell in makers[group](work)]
-    return found + random_cells(work, settings.random, settings.seed)
+    found: dict[str, Callable[[], Cell]] = {
+        cell.name: partial(_itself, cell) for group in groups for cell in makers[group](work)}
+    numbers = range(1, settings.random + 1)
+    return found | {random_name(number): partial(random_cell, work, number, settings.seed) for number in numbers}
+
+
+def _itself(cell: Cell) -> Cell:
+    return cell
 
 
 def verify(target: Target, settings: Settings, progress: Callable[[int, int, str], None] | None = None) -> Report:
@@ -64,14 +83,14 @@ def verify(target: Target, settings: Settings, progress: Callable[[int, int, str
     # A cache that cannot be emptied may still hold an earlier run's prompts.
     salt = "" if traits.can_flush else os.urandom(4).hex()
     record = Progress(settings.resume, traits, sizes, settings.seed, salt)
-    cells = cells_of(Workload(traits, sizes, settings.seed, record.salt), settings)
+    cells = _makers(Workload(traits, sizes, settings.seed, record.salt), settings)
     with Runner(target) as runner:
-        for number, cell in enumerate(cells, 1):
-            if cell.name not in record.results:
+        for number, (name, make) in enumerate(cells.items(), 1):
+            if name not in record.results:
                 if progress is not None:
-                    progress(number, len(cells), cell.name)
-                record.add(runner.run(cell))
-    return record.report([cell.name for cell in cells])
+                    progress(number, len(cells), name)
+                record.add(runner.run(make()))
+    return record.report(list(cells))
 
 
 def _result(cell: Cell, verdict: str, reason: str, reference: Served | None = None, perturbed: Served | None = None,
