@@ -282,8 +282,13 @@ def test_what_cannot_be_measured_is_told_at_once() -> None:
     own = serve(plan({"detent": Queue}, "A67", runs=1), quiet, quiet)
     assert [run["load"] for run in own["runs"]] == ["offline W-A", "A67"]
     short = Queue(replace(TRAITS, context=100))
-    with pytest.raises(DetentError, match="has a request of .* the engine's context is 100"):
+    with pytest.raises(DetentError, match="has a request of .* the engine's context is 100") as raised:
         serve(plan({"stock": lambda: short}, "C1"), quiet, quiet)
+    told = re.fullmatch("give a smaller --scale, such as ([0-9.e-]+)", raised.value.remedy)
+    assert told and serve(plan({"stock": lambda: short}, "C1", scale=float(told[1])), quiet, quiet)["runs"]
+    served = Queue(replace(TRAITS, context=100, engine="http", name="http://here"))
+    with pytest.raises(DetentError, match="such as .*, or start http://here with a longer context"):
+        serve(plan({"stock": lambda: served}, "C1"), quiet, quiet)
     other = Queue(replace(TRAITS, vocabulary=400))
     with pytest.raises(DetentError, match="different vocabularies"):
         serve(plan({"stock": Queue, "detent": lambda: other}, "C1"), quiet, quiet)
@@ -335,6 +340,23 @@ def test_a_file_that_is_no_document() -> None:
                           ({"kind": "bench serve", "format": 0}, "format 0")):
         with pytest.raises(BadFile, match=told):
             checked("f", content)
+
+
+@pytest.mark.parametrize("name, text, told", [
+    ("mooncake", "{", "line 1: "), ("azure", "[]", "holds no requests; give the azure trace as published"),
+    ("azure", "", "holds no requests; give the azure"), ("mooncake", None, "there is no such file; give the mooncake"),
+])
+def test_a_trace_is_read_before_an_engine_starts(name: str, text: str | None, told: str, tmp_path: Path) -> None:
+    def started() -> Queue:
+        raise AssertionError("an engine was started")
+
+    file = tmp_path / "trace"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    with pytest.raises(DetentError, match=f"is a recorded one; give its file: --trace {name}=FILE"):
+        serve(plan({"stock": started}, name), quiet, quiet)
+    with pytest.raises(DetentError, match=told):
+        serve(plan({"stock": started}, name, traces={name: str(file)}), quiet, quiet)
 
 
 @pytest.fixture

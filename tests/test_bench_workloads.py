@@ -175,7 +175,10 @@ def test_a_recorded_trace_shrinks(mooncake: str) -> None:
     ("mooncake", '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1]}\n', "not 1 blocks of 512"),
     ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\nnever,1,2\n", "line 2: "),
     ("azure", "a,b\n1,2\n", "line 2: lacks 'TIMESTAMP'"),
-    ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no requests"),
+    ("mooncake", '{"timestamp": NaN, "input_length": 6, "output_length": 1, "hash_ids": [1]}\n', "timestamp nan"),
+    ("mooncake", '{"timestamp": 0, "input_length": 1e999, "output_length": 1, "hash_ids": [1]}\n', "line 1: "),
+    ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no requests; give the azure trace as published"),
+    ("azure", f"TIMESTAMP,ContextTokens,GeneratedTokens\n{'1' * 200_000},1,2\n", "line 2: field larger than"),
     ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,9000,2\n", "none of its requests"),
 ])
 def test_a_file_that_is_no_trace(name: str, text: str, told: str, tmp_path: Path) -> None:

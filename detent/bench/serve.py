@@ -17,13 +17,17 @@ from detent.bench.arms import BASE, Arm
 from detent.bench.environment import differences, environment
 from detent.bench.load import Progress, Server, drive
 from detent.bench.metrics import measured
-from detent.bench.traces import recorded
+from detent.bench.traces import Row, fitting, rows
 from detent.bench.workloads import RECORDED, Load, Traffic, replay, traffic
+from detent.engines.interface import Traits
 from detent.runtime.errors import BadFile, DetentError
 
 FORMAT = 1
 WARM_UP = 2
 """Requests that each engine serves before anything is measured."""
+
+SCALES = 8
+"""Scales that are tried to name one at which a workload fits."""
 
 Document = dict[str, Any]
 Say = Callable[[str], None]
@@ -67,6 +71,7 @@ def serve(plan: Plan, save: Callable[[Document], None], say: Say, earlier: Docum
     if any(load.fraction is not None and not load.own for load in plan.loads) and not any(a.base for a in plan.arms):
         raise DetentError("no arm is Stock, and loads are fractions of its maximum",
                           f"add {BASE} to the arms, or name loads of the arms' own maximum (A67, B100)")
+    traces = _traces(plan)
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
         for arm in plan.arms:
@@ -81,7 +86,7 @@ def serve(plan: Plan, save: Callable[[Document], None], say: Say, earlier: Docum
         document["arms"] = _arms(document["arms"], [_told(arm, servers[arm.name]) for arm in plan.arms])
         salted = not all(trait.can_flush for trait in traits)
         document["salted"] = salted
-        asked = _traffic(plan, min(trait.context for trait in traits))
+        asked = _traffic(plan, traces, min(traits, key=lambda trait: trait.context))
         document["workloads"] = {**document["workloads"], **{name: _shape(source) for name, source in asked.items()}}
         warm: set[str] = set()
 
@@ -169,21 +174,45 @@ def checked(path: str, content: Any) -> Document:
     return content
 
 
-def _traffic(plan: Plan, context: int) -> dict[str, Traffic]:
-    """The requests of each workload. Raises DetentError for one that does not fit the engines' context."""
+def _traces(plan: Plan) -> dict[str, list[Row]]:
+    """The requests of the recorded workloads: read before an engine starts. Raises DetentError."""
+    found = {}
+    for name in dict.fromkeys(load.workload for load in plan.loads if load.workload in RECORDED):
+        if name not in plan.traces:
+            raise DetentError(f"workload {name} is a recorded one", f"give its file: --trace {name}=FILE")
+        found[name] = rows(name, plan.traces[name], plan.scale)
+    return found
+
+
+def _traffic(plan: Plan, traces: Mapping[str, list[Row]], least: Traits) -> dict[str, Traffic]:
+    """The requests of each workload. ``least``: of the engine with the shortest context. Raises DetentError for a
+    request that does not fit that."""
     found = {}
     for name in dict.fromkeys(load.workload for load in plan.loads):
-        if name in RECORDED:
-            if name not in plan.traces:
-                raise DetentError(f"workload {name} is a recorded one", f"give its file: --trace {name}=FILE")
-            found[name] = recorded(name, plan.traces[name], plan.scale, context)
+        if name in traces:
+            found[name] = fitting(name, plan.traces[name], traces[name], least.context)
             continue
         source = traffic(name, plan.scale, plan.seed)
-        if source.longest > context:
-            raise DetentError(f"{name} has a request of {source.longest} tokens and the engine's context is {context}",
-                              "start it with a longer context, or give a smaller --scale")
+        if source.longest > least.context:
+            raise DetentError(f"{name} has a request of {source.longest} tokens and the engine's context is "
+                              f"{least.context}", _shorter(name, plan, source.longest, least))
         found[name] = source
     return found
+
+
+def _shorter(name: str, plan: Plan, longest: int, least: Traits) -> str:
+    """What to do about a workload with a request of ``longest`` tokens. Lengths shrink by the scale's root."""
+    scale = plan.scale
+    for _ in range(SCALES):
+        scale *= 0.95 * (least.context / longest) ** 2
+        scale = float(f"{scale:.2g}")
+        if not scale:
+            break
+        longest = traffic(name, scale, plan.seed).longest
+        if longest <= least.context:
+            other = f", or start {least.name} with a longer context" if least.engine == "http" else ""
+            return f"give a smaller --scale, such as {scale:g}{other}"
+    return "measure a model with a longer context"
 
 
 def _shape(source: Traffic) -> dict[str, Any]:

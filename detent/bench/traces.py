@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -25,20 +26,33 @@ def recorded(name: str, path: str, scale: float, context: int) -> Traffic:
     Below scale 1 it is the first part of the trace with shorter requests, at the recorded times. Requests that do
     not fit the context are left out and counted. Raises BadFile.
     """
+    return fitting(name, path, rows(name, path, scale), context)
+
+
+def rows(name: str, path: str, scale: float) -> list[Row]:
+    """The requests of a trace in the order of their arrival, at least one. Raises BadFile."""
     factor = shrink(scale)
     if not os.path.isfile(path):
         raise BadFile(path, "there is no such file", f"give the {name} trace: --trace {name}=FILE")
     read: Callable[[TextIO, str, float], Iterator[Row]] = _mooncake if name == "mooncake" else _azure
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            rows = sorted(read(file, path, factor), key=lambda row: row[0])
+            found = sorted(read(file, path, factor), key=lambda row: row[0])
     except UnicodeDecodeError:
         raise BadFile(path, "is no text in UTF-8", f"give the {name} trace as published") from None
-    rows = rows[:max(FEWEST, round(len(rows) * factor))]
+    except OSError as error:
+        raise BadFile(path, error.strerror or "cannot be read", f"give the {name} trace: --trace {name}=FILE") from None
+    if not found:
+        raise BadFile(path, "holds no requests", f"give the {name} trace as published")
+    return found[:max(FEWEST, round(len(found) * factor))]
+
+
+def fitting(name: str, path: str, rows: list[Row], context: int) -> Traffic:
+    """What of a trace's requests fits an engine. Raises BadFile where none does."""
     kept = [row for row in rows if row[1].tokens + row[1].output <= context]
     if not kept:
-        raise BadFile(path, f"none of its requests fits the engine's context of {context} tokens" if rows
-                      else "holds no requests", "give a smaller --scale, or the trace as published")
+        raise BadFile(path, f"none of its requests fits the engine's context of {context} tokens",
+                      "give a smaller --scale, or the trace as published")
     times = [at - kept[0][0] for at, _ in kept]
     gaps = [after - before for before, after in zip([0.0, *times], times, strict=False)]
     return Traffic(name, tuple(shape for _, shape in kept), tuple(gaps), context, True, len(rows) - len(kept))
@@ -52,8 +66,8 @@ def _mooncake(file: TextIO, path: str, factor: float) -> Iterator[Row]:
         try:
             row: dict[str, Any] = json.loads(line)
             tokens, blocks = int(row["input_length"]), [int(block) for block in row["hash_ids"]]
-            at, output = float(row["timestamp"]) / 1000, int(row["output_length"])
-        except (ValueError, TypeError, KeyError) as error:
+            at, output = _time(float(row["timestamp"]) / 1000), int(row["output_length"])
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise _bad(path, number, error) from None
         if len(blocks) != -(-tokens // BLOCK) or tokens < 1:
             raise BadFile(path, f"line {number}: {tokens} tokens are not {len(blocks)} blocks of {BLOCK}",
@@ -66,15 +80,29 @@ def _mooncake(file: TextIO, path: str, factor: float) -> Iterator[Row]:
 
 def _azure(file: TextIO, path: str, factor: float) -> Iterator[Row]:
     """``TIMESTAMP,ContextTokens,GeneratedTokens``; nothing says what requests share, so nothing is shared."""
-    for number, row in enumerate(csv.DictReader(file), 2):
+    reader = csv.DictReader(file)
+    rows = enumerate(reader, 2)
+    while True:
+        try:
+            number, row = next(rows)
+        except StopIteration:
+            break
+        except csv.Error as error:  # a line that is too long, or has a NUL
+            raise _bad(path, reader.line_num + 1, error) from None
         try:
             # Seven digits of a second are one more than Python reads.
             at = datetime.fromisoformat(row["TIMESTAMP"][:26]).replace(tzinfo=UTC).timestamp()
             tokens, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise _bad(path, number, error) from None
         yield at, Shape(((f"line {number}", max(1, round(tokens * factor))),), _output(output, factor),
                         f"line {number}")
+
+
+def _time(seconds: float) -> float:
+    if not math.isfinite(seconds):
+        raise ValueError(f"timestamp {seconds}")
+    return seconds
 
 
 def _output(tokens: int, factor: float) -> int:
