@@ -14,7 +14,7 @@ from typing import Any
 from detent.engines import http_fields as fields
 from detent.engines.http_client import Digits
 from detent.engines.interface import Request, Submission
-from detent.runtime.errors import DetentError
+from detent.runtime.errors import DetentError, brief_repr
 
 
 class Ids:
@@ -74,7 +74,12 @@ class Reply:
         self.cached = self.cached if cached is None else cached
         for choice in fields.choices(piece):
             values = fields.field(choice, "choice", "logprobs", "token_logprobs")[1] or []
-            if not _are_numbers(values) or choice.get("text") and not values:
+            listed = values if isinstance(values, list) else [None]
+            others = [value for value in listed if value is not None and not _is_number(value)]
+            if others:
+                raise DetentError(f"a log-probability is {brief_repr(others[0])}, which is no number",
+                                  "let the server show log-probabilities as numbers")
+            if None in listed or choice.get("text") and not values:
                 raise DetentError("completions come without log-probabilities",
                                   "let the server show them; without, there is nothing to compare")
             tokens = fields.token_ids("choice.token_ids", choice.get("token_ids"))
@@ -95,8 +100,8 @@ class Reply:
         return (len(self.tokens), self.finish) != before
 
 
-def _are_numbers(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def completion(model: str, request: Request, extras: bool) -> dict[str, Any]:
