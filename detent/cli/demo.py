@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 from detent.cli.options import json_option
 from detent.cli.output import show, show_json
 from detent.cli.progress import Steps
-from detent.cli.targets import ARMS, DEFAULT_MODEL, open_target
+from detent.cli.targets import ARMS, DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from detent.battery import Report
@@ -40,13 +41,14 @@ Exit code 1 if the arm detent changed a bit; 2 if a cell could not run.""")
 def demo_command(model: str, as_json: bool) -> int:
     """Watch a model's bits change with the batch, watch them stop changing, and see what that costs."""
     from detent.battery import Settings, verify
+    from detent.engines.embedded.target import EmbeddedTarget
 
-    targets: dict[str, Target] = {}
+    targets: dict[str, EmbeddedTarget] = {}
     reports: dict[str, Report] = {}
     with Steps(f"demo on {model}") as step:
         for arm in ARMS:
             step(f"start the engine, arm {arm}")
-            targets[arm] = open_target("embedded", model, arm, None)
+            targets[arm] = EmbeddedTarget.open(model, arm=arm)
         for arm, target in targets.items():
             def cell(number: int, count: int, name: str, arm: str = arm) -> None:
                 step(f"{arm}: cell {number} of {count}, {name}")
@@ -64,7 +66,7 @@ def demo_command(model: str, as_json: bool) -> int:
         show_json({"model": model, "reports": {arm: report.as_json() for arm, report in reports.items()},
                    "latency_p50_s": p50, "rounds_s": times, "over_stock": p50["detent"] / p50["stock"]})
     else:
-        show(_sections(model, reports, times, p50))
+        show(_sections(model, reports, times, p50, where_next(model, targets["detent"].deployment)))
     return reports["detent"].exit_code
 
 
@@ -85,7 +87,7 @@ def _latency(output: Output) -> float:
 
 
 def _sections(model: str, reports: dict[str, Report], times: dict[str, list[float]],
-              p50: dict[str, float]) -> Sequence[Section]:
+              p50: dict[str, float], commands: tuple[str, ...]) -> Sequence[Section]:
     from detent.battery.report import CHANGED, SAME
     from detent.battery.wording import difference_lines
     from detent.solver.views.sections import Paragraph, Table
@@ -107,7 +109,15 @@ def _sections(model: str, reports: dict[str, Report], times: dict[str, list[floa
         Table(f"{model}, fp32, this machine: does a request's output change its bits with the batch?", columns,
               tuple(rows), right=columns[1:]),
         *shown,
-        Paragraph(("detent verify --engine embedded --set all        every cell, with evidence",
-                   "detent explain --in-force -d smollm2-135m-cpu    what is pinned, and to what",
-                   "detent generate --prompt 'Hello'                 talk to it"), "Where to look next"),
+        Paragraph(commands, "Where to look next"),
     ]
+
+
+def where_next(model: str, deployment: str) -> tuple[str, ...]:
+    """Commands that say more about a model and its deployment."""
+    other = "" if model == DEFAULT_MODEL else f" --model {shlex.quote(model)}"
+    told = {f"detent verify --engine embedded{other} --set all": "every cell, with evidence",
+            f"detent explain --in-force -d {shlex.quote(deployment)}": "what is pinned, and to what",
+            f"detent generate{other} --prompt 'Hello'": "talk to it"}
+    width = max(map(len, told))
+    return tuple(f"{command:{width}}    {what}" for command, what in told.items())

@@ -39,6 +39,12 @@ class EmbeddedTarget:
         """That of the engine now: one that began without a tuple may have been given one."""
         return STOCK if self.engine.ops.hash == STOCK else DETENT
 
+    @property
+    def deployment(self) -> str:
+        """What names the engine's deployment on a command line."""
+        assert self.engine.facts is not None
+        return self.engine.facts.id
+
     @classmethod
     def open(cls, model: str = SMOLLM2, *, arm: str = DETENT, commitment: str | None = None, dtype: str = "float32",
              device: str = "cpu", limits: dict[str, int] | None = None) -> EmbeddedTarget:
