@@ -251,7 +251,7 @@ class Engine:
             slots += [sequence.pages[p // page] * page + p % page for p in range(begin, end)]
             starts.append(starts[-1] + part.count)
             lengths.append(end)
-            tables.append(sequence.pages + [0] * (width - len(sequence.pages)))
+            tables.append(sequence.pages + sequence.pages[-1:] * (width - len(sequence.pages)))  # read and masked
             if part.last:
                 ends.append(starts[-1] - 1)
         batch = Batch(starts, lengths, torch.tensor(tables, device=device), page)
