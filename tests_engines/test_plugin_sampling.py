@@ -12,6 +12,7 @@ import numpy as np
 import plugin_support
 import pytest
 import torch
+from buffers import Buffer
 from plugin_support import Conditions, putting_back
 from vllm import SamplingParams
 from vllm.utils import torch_utils
@@ -135,17 +136,6 @@ def first(requests: Sequence[SamplingParams], logits: torch.Tensor, positions: S
 
 
 # ---- model runner V2 -----------------------------------------------------------------------------------------------
-
-
-class Buffer:
-    """vLLM's host buffer, seen from the device too."""
-
-    def __init__(self, size: int, dtype: torch.dtype) -> None:
-        self.gpu = torch.zeros(size, dtype=dtype)
-        self.np = self.gpu.numpy()
-
-    def copy_to_uva(self) -> None:
-        return None
 
 
 class Edits:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from buffers import Buffer
 from compare import Draw, sampled
 from engines import engine, stand
 
@@ -71,19 +72,6 @@ CUDA = SimpleNamespace(is_cuda=lambda: True, is_cpu=lambda: False, is_xpu=lambda
 stand("vllm.triton_utils", HAS_TRITON=True)
 stand("vllm.v1.attention.backends.flashinfer",
       FlashInferBackend=SimpleNamespace(supports_compute_capability=lambda capability: True))
-
-
-class Buffer:
-    """vLLM's host buffer, seen from the device too."""
-
-    def __init__(self, size: int, dtype: torch.dtype) -> None:
-        self.gpu = torch.zeros(size, dtype=dtype)
-        self.np = self.gpu.numpy()
-
-    def copy_to_uva(self) -> None:
-        return None
-
-
 stand("vllm.v1.worker.gpu.buffer_utils", UvaBackedTensor=Buffer)
 envs = engine("vllm.envs")
 ops = engine(f"{SAMPLE}.ops.topk_topp_sampler", "vllm.envs")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 
@@ -27,3 +32,15 @@ if not torch.cuda.is_available():
     from triton.runtime.interpreter import InterpreterBuilder
 
     InterpreterBuilder.create_dot = dot_in_order
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[[str], Any]:
+    """Imports a script of ``benchmarks/`` by its name."""
+    def load(name: str) -> Any:
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+        try:
+            return importlib.import_module(name)
+        finally:
+            sys.path.pop(0)
+    return load

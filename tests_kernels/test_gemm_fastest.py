@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
-def maker() -> Any:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import gemm_fastest as found
-    finally:
-        sys.path.pop(0)
-    return found
+def maker(script: Callable[[str], Any]) -> Any:
+    return script("gemm_fastest")
 
 
 @pytest.fixture(scope="module")

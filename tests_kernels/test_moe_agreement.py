@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,8 @@ OTHER = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32, "GROUP_SIZE
 
 
 @pytest.fixture(scope="module")
-def made() -> Any:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        from moe_agreement import made as found
-    finally:
-        sys.path.pop(0)
-    return found
+def made(script: Callable[[str], Any]) -> Any:
+    return script("moe_agreement").made
 
 
 @pytest.fixture(scope="module")
