@@ -20,7 +20,7 @@ from typing import Any
 
 from detent.engines.vllm import hooks
 from detent.engines.vllm.active import Active
-from detent.engines.vllm.sites.operators import define
+from detent.engines.vllm.sites.operators import aligned, define
 from detent.runtime.errors import DetentError
 
 PROVIDER = "detent"
@@ -54,9 +54,9 @@ def install(active: Active) -> None:
     def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         out = x.new_empty(x.shape)
         if x.dim() == 3:  # queries or keys by head
-            rows.head_norm(_aligned(x), weight, eps, out=out, warps=shared)
+            rows.head_norm(aligned(x), weight, eps, out=out, warps=shared)
         else:
-            rows.rms_norm(_aligned(x.reshape(-1, x.shape[-1])), weight, eps, out=out.view(-1, x.shape[-1]),
+            rows.rms_norm(aligned(x.reshape(-1, x.shape[-1])), weight, eps, out=out.view(-1, x.shape[-1]),
                           warps=shared)
         return out
 
@@ -64,7 +64,7 @@ def install(active: Active) -> None:
                            eps: float) -> tuple[torch.Tensor, torch.Tensor]:
         out, total = x.new_empty(x.shape), x.new_empty(x.shape)
         flat = (-1, x.shape[-1])
-        rows.rms_norm(_aligned(x.reshape(flat)), weight, eps, residual=_aligned(residual.reshape(flat)),
+        rows.rms_norm(aligned(x.reshape(flat)), weight, eps, residual=aligned(residual.reshape(flat)),
                       total=total.view(flat), out=out.view(flat), warps=shared)
         return out, total
 
@@ -107,12 +107,3 @@ def install(active: Active) -> None:
 def _refuse(weight: Any, variance_size: Any) -> None:
     if weight is None or variance_size is not None:
         raise DetentError("a norm without a weight, or of a part of a row, is not served", "serve another model")
-
-
-def _aligned(x: Any) -> Any:
-    """``x``, or a copy of it if its rows do not begin at multiples of 16 bytes, or overlap."""
-    outer = [step for step, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1]
-    whole = x.stride(-1) == 1 or x.shape[-1] == 1
-    if whole and x.data_ptr() % 16 == 0 and all(step % 8 == 0 and step >= x.shape[-1] for step in outer):
-        return x
-    return x.new_empty(x.shape).copy_(x)

@@ -7,6 +7,8 @@ from functools import cache
 from typing import Any
 
 NAMESPACE = "detent"
+UNIT = 8
+"""Elements that steps between rows are multiples of: 16 bytes of the narrowest type."""
 
 
 def define(name: str, run: Callable[..., Any], shape: Callable[..., Any], mutates: tuple[str, ...] = ()) -> Any:
@@ -39,3 +41,13 @@ def _resolved(function: Callable[..., Any]) -> Callable[..., Any]:
     function.__annotations__ = {name: eval(kind, known) if isinstance(kind, str) else kind
                                 for name, kind in function.__annotations__.items()}
     return function
+
+
+def aligned(x: Any) -> Any:
+    """``x``, or a copy of it if its rows do not begin at multiples of 16 bytes, or overlap."""
+    *outer, size = x.shape
+    steps = [step for step, count in zip(x.stride()[:-1], outer, strict=True) if count > 1]
+    whole = x.stride(-1) == 1 or size == 1
+    if whole and x.data_ptr() % 16 == 0 and all(step % UNIT == 0 and step >= size for step in steps):
+        return x
+    return x.new_empty((*outer, size + -size % UNIT))[..., :size].copy_(x)

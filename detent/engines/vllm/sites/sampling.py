@@ -21,7 +21,7 @@ from typing import Any
 
 from detent.engines.vllm import hooks
 from detent.engines.vllm.active import Active
-from detent.engines.vllm.sites.operators import define
+from detent.engines.vllm.sites.operators import aligned, define
 from detent.runtime.errors import DetentError
 
 SERVED = {"sampler": "filtered", "mask": "sort", "noise": "seed, position, token", "logprobs": "log_softmax(logits)"}
@@ -53,25 +53,25 @@ class Operators:
         from detent.kernels import rows
 
         def argmax(logits: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = rows.argmax(_aligned(logits))
+            out: torch.Tensor = rows.argmax(aligned(logits))
             return out
 
         def sample(logits: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor,
                    top_k: torch.Tensor | None, top_p: torch.Tensor | None, min_p: torch.Tensor | None,
                    cut: torch.Tensor | None) -> torch.Tensor:
-            logits = _aligned(logits if min_p is None else _at_least(logits, temperature, min_p))
+            logits = aligned(logits if min_p is None else _at_least(logits, temperature, min_p))
             top_k = None if top_k is None else top_k.int()
             everybody = cut is not None and cut.shape[0] == logits.shape[0]
             out: torch.Tensor = rows.sample(logits, temperature, seeds, positions, top_k=top_k if everybody else None,
                                             top_p=top_p if everybody else None)
             if cut is not None and not everybody:
                 out[cut] = rows.sample(
-                    _aligned(logits[cut]), temperature[cut], seeds[cut], positions[cut],
+                    aligned(logits[cut]), temperature[cut], seeds[cut], positions[cut],
                     top_k=None if top_k is None else top_k[cut], top_p=None if top_p is None else top_p[cut])
             return out
 
         def log_softmax(logits: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = rows.log_softmax(_aligned(logits))
+            out: torch.Tensor = rows.log_softmax(aligned(logits))
             return out.contiguous()
 
         def top_tokens(scores: torch.Tensor, count: int) -> torch.Tensor:
@@ -267,12 +267,3 @@ def _at_least(logits: Any, temperature: Any, min_p: Any) -> Any:
     scaled = logits.float() / temperature.where(temperature > 0.0, 1.0).unsqueeze(1)
     floor = scaled.amax(-1, keepdim=True) + min_p.log().unsqueeze(1)
     return logits.masked_fill(scaled < floor, float("-inf"))
-
-
-def _aligned(logits: Any) -> Any:
-    """``logits``, or a copy of them if their rows do not begin at multiples of 16 bytes."""
-    rows, size = logits.shape
-    if (logits.stride(1) == 1 or size == 1) and logits.data_ptr() % 16 == 0 and (
-            rows < 2 or (logits.stride(0) % 8 == 0 and logits.stride(0) >= size)):
-        return logits
-    return logits.new_empty((rows, size + -size % 8))[:, :size].copy_(logits)
